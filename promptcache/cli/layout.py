@@ -29,14 +29,13 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import number_text, tell
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
-from promptcache.cli.prompt_lengths import PromptLength, prompt_lengths
 from promptcache.cli.request import LaidOut, TokenLimits
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import SchemaError, as_data, counted, size_text
 from promptcache.language import Repair, count_combinations, resolve_prompt
 from promptcache.layout import Plan, make_plan
 from promptcache.picture import Part, PartKind, Use, facts, html_page, svg_picture, title, view
-from promptcache.tokenizer import Dtype, ModelFacts, Tokenizer, read_facts
+from promptcache.tokenizer import Dtype, ModelFacts, read_facts
 
 
 @click.command("layout")
@@ -99,7 +98,7 @@ def command(
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, variants, tokenizer, None if repair is None else Repair.parse(repair))
         diagnostics = (*diagnostics, *plan.warnings)
-    shown = view_layout((layout, variants), model_facts, tokenizer, plan)
+    shown = view_layout((layout, variants), model_facts, plan)
     drawn = {svg: svg_picture, html: html_page}
     write_made({path: draw(shown.tree) for path, draw in drawn.items() if path}, files_read(sources, checked))
 
@@ -124,7 +123,6 @@ class LayoutView:
         num_positions: Of all modules and whole slots, without the text of a prompt.
         num_tokens: All encoded tokens, those of scaffolds included.
         num_combinations: Valid sets of modules; more than that where `combinations_exact` is false.
-        shortest, longest: Tokens of the shortest and of the longest prompt, without text that it adds.
         tree: The schema, or the prompt if there is one.
         prompt: None where no prompt was given.
     """
@@ -137,25 +135,21 @@ class LayoutView:
     kv_bytes: int
     num_combinations: int
     combinations_exact: bool
-    shortest: PromptLength
-    longest: PromptLength
     tree: Part
     prompt: PlanCounts | None
 
 
-def view_layout(laid_out: LaidOut, model: ModelFacts, tokenizer: Tokenizer, plan: Plan | None = None) -> LayoutView:
+def view_layout(laid_out: LaidOut, model: ModelFacts, plan: Plan | None = None) -> LayoutView:
     """Return a schema as it is shown, or with a plan, a prompt of it.
 
     Args:
         laid_out: The layout and the variants of the schema.
         model: Says what a token costs.
-        tokenizer: Of the model.
         plan: Of a prompt for this layout.
     """
     layout, variants = laid_out
     num_tokens = sum(each.encoding.num_tokens for each in variants)
     combinations = count_combinations(layout.schema.rules)
-    shortest, longest = prompt_lengths(layout, tokenizer)
     return LayoutView(
         schema=layout.schema.name,
         model=model,
@@ -165,8 +159,6 @@ def view_layout(laid_out: LaidOut, model: ModelFacts, tokenizer: Tokenizer, plan
         kv_bytes=num_tokens * model.token_bytes,
         num_combinations=combinations.number,
         combinations_exact=combinations.exact,
-        shortest=shortest,
-        longest=longest,
         tree=view(plan or layout, model.token_bytes),
         prompt=None if plan is None else PlanCounts.of(plan),
     )
@@ -184,16 +176,12 @@ def print_layout(shown: LayoutView, console: Console) -> None:
 
 
 def _lines(shown: LayoutView) -> Iterator[str | Text]:
-    """Yield the lines below the tree: the prompt, totals, the longest prompt."""
+    """Yield the lines below the tree: the prompt, and totals."""
     if (prompt := shown.prompt) is not None:
         yield prompt.line("prompt: ", f"{counted(prompt.num_reused_tokens, 'token')} reused")
     encodings = counted(shown.num_encodings, "encoding")
     yield f"to be encoded: {counted(shown.num_tokens, 'token')} in {encodings} · {size_text(shown.kv_bytes)}"
     yield f"valid combinations of modules: {number_text(shown.num_combinations, exact=shown.combinations_exact)}"
-    shortest, longest = (
-        f"{'' if each.exact else 'about '}{each.num_tokens:,}" for each in (shown.shortest, shown.longest)
-    )
-    yield f"prompts without text of their own: {shortest} to {longest} tokens"
     limit = shown.model.max_positions
     of = "" if limit is None else f" of {limit:,}"
     yield f"all modules: {shown.num_positions:,}{of} positions, slots whole"

@@ -41,9 +41,7 @@ from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import (
-    Combinations,
     Count,
-    Extreme,
     count_combinations,
     list_selections,
     open_solver,
@@ -145,13 +143,11 @@ __all__ = [
     "Choose",
     "Collection",
     "Combination",
-    "Combinations",
     "Context",
     "Count",
     "Doc",
     "Example",
     "Exclude",
-    "Extreme",
     "Files",
     "FilledSlot",
     "FinalText",

@@ -1,11 +1,11 @@
-"""Count the valid combinations of a schema's modules, list them if there are few, and find extreme ones.
+"""Count the valid combinations of a schema's modules, and list them if there are few.
 
 A combination is the set of modules of a valid prompt. It includes union defaults and excludes the root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
@@ -24,14 +24,6 @@ class Count(NamedTuple):
     """Number of combinations; if it is not `exact`, there are more."""
 
     number: int
-    exact: bool
-
-
-class Extreme(NamedTuple):
-    """Combination of least or greatest weight; if it is not `exact`, a better one may exist."""
-
-    modules: frozenset[str]
-    weight: int
     exact: bool
 
 
@@ -111,46 +103,3 @@ def _possible(
                 continue
             ends.append(selection - decided)
         yield each
-
-
-class Combinations:
-    """Valid combinations of a schema that has at least one."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._listed = list_selections(rules)
-
-    def least(self, weights: Mapping[str, int]) -> Extreme:
-        """Return a combination with the smallest total weight."""
-        return self._extreme(weights, -1)
-
-    def greatest(self, weights: Mapping[str, int]) -> Extreme:
-        """Return a combination with the greatest total weight."""
-        return self._extreme(weights, 1)
-
-    def _extreme(self, weights: Mapping[str, int], sign: int) -> Extreme:
-        def weight(modules: Iterable[str]) -> int:
-            return sum(weights.get(module, 0) for module in modules)
-
-        if self._listed is not None:
-            best = max(self._listed, key=lambda modules: sign * weight(modules))
-            return Extreme(best, weight(best), exact=True)
-        modules, exact = self._greedy(weights, sign)
-        return Extreme(modules, weight(modules), exact)
-
-    def _greedy(self, weights: Mapping[str, int], sign: int) -> tuple[frozenset[str], bool]:
-        """Add (or remove) modules in order of weight, heaviest first.
-
-        The result is exact if each module that failed is impossible (or unavoidable) on its own.
-        """
-        granted: list[str] = []
-        exact = True
-        with open_solver(self._rules) as solver:
-            for module in sorted((m for m in weights if m and weights[m]), key=lambda module: -weights[module]):
-                present, absent = ((*granted, module), ()) if sign > 0 else ((), (*granted, module))
-                if solver.is_possible(present, absent):
-                    granted.append(module)
-                elif exact:
-                    exact = not solver.is_possible(present[-1:], absent[-1:])
-            found = solver.selection(granted if sign > 0 else (), granted if sign < 0 else ())
-        return found or frozenset(), exact
