@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +20,6 @@ from promptcache.cli.groups import CommandGroup
 from promptcache.cli.options import Output, store_option, with_json
 from promptcache.cli.output import columns, fact_text
 from promptcache.cli.settings import limit_option
-from promptcache.cli.warm import loss_facts, loss_text
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
 from promptcache.progress import tracked
 
@@ -55,7 +53,6 @@ class Entry:
     num_tokens: int | None = None
     positions: tuple[int, int] | None = None
     fingerprint: str | None = None
-    facts: dict[str, str] = field(default_factory=dict)
     fault: str | None = None
 
     @property
@@ -83,24 +80,6 @@ def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     found = _entries(_open(store))
     found = _chosen(found, what) if what else found
     return Output(data=found, text=_table(found))
-
-
-@command.command("info")
-@any_number
-@folder_option
-@with_json
-def info(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
-    """Show the totals of a store, or all that is known of some encodings.
-
-    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
-    """
-    tier = _open(store)
-    found = _entries(tier)
-    if what:
-        found = _chosen(found, what)
-        return Output(data=found, text="\n".join(map(_entry_text, found)))
-    totals = _totals(tier, found)
-    return Output(data=totals, text=_totals_text(totals))
 
 
 @command.command("verify")
@@ -203,7 +182,6 @@ def _known_of(stored: StoredEncoding) -> dict[str, Any]:
         "num_tokens": recipe.num_tokens,
         "positions": (recipe.first_position, recipe.last_position),
         "fingerprint": recipe.fingerprint,
-        "facts": dict(stored.facts),
     }
 
 
@@ -242,49 +220,6 @@ def _table(entries: Sequence[Entry]) -> str:
     lines = columns(rows) if entries else []
     total = f"{counted(len(entries), 'encoding')}, {size_text(sum(each.nbytes for each in entries))}"
     return "".join(f"{line}\n" for line in (*lines, total))
-
-
-def _totals(tier: FileTier, entries: Sequence[Entry]) -> dict[str, Any]:
-    return {
-        "store": str(tier),
-        "num_encodings": len(entries),
-        "nbytes": sum(each.nbytes for each in entries),
-        "num_damaged": sum(each.fault is not None for each in entries),
-        "schemas": dict(Counter(each.schema or "?" for each in entries)),
-        "codecs": dict(Counter(each.codec or "?" for each in entries)),
-        "models": dict(Counter((each.fingerprint or "?")[:_SHOWN] for each in entries)),
-    }
-
-
-def _totals_text(totals: Mapping[str, Any]) -> str:
-    lines = [f"{totals['store']}: {counted(totals['num_encodings'], 'encoding')}, {size_text(totals['nbytes'])}"]
-    for kind in ("schemas", "codecs", "models"):
-        if totals[kind]:
-            counts = ", ".join(f"{fact_text(name)} ({number:,})" for name, number in sorted(totals[kind].items()))
-            lines.append(f"{kind}: {counts}")
-    if totals["num_damaged"]:
-        lines.append(f"damaged: {totals['num_damaged']:,}; a request that needs them deletes them")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _entry_text(entry: Entry) -> str:
-    """Return a line for each known fact about an encoding."""
-    loss = loss_text(entry.facts)
-    shown = {"schema", "module", *(loss_facts(entry.facts) if loss else ())}
-    lines = {
-        "key": entry.key,
-        "made for": fact_text(entry.name),
-        "kept": None if entry.codec is None else f"{entry.codec}, of {entry.dtype}",
-        "tokens": entry.num_tokens,
-        "positions": None if entry.positions is None else f"{entry.positions[0]} to {entry.positions[1]}",
-        "size": f"{size_text(entry.nbytes)} ({entry.nbytes:,} bytes)",
-        "last used": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.used_s)),
-        "model": entry.fingerprint,
-        "damaged": entry.fault,
-        "loss of its codec": loss,
-        **{fact_text(name): fact_text(text) for name, text in entry.facts.items() if name not in shown},
-    }
-    return "".join(f"{name}: {value}\n" for name, value in lines.items() if value is not None)
 
 
 def _verdicts_text(verdicts: Sequence[VerifyResult]) -> str:

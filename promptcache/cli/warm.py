@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -16,22 +15,17 @@ from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.options import DEFAULT_STORE, Output, context_option, schemas_argument, with_json
-from promptcache.cli.output import fact_text, plain, warn
+from promptcache.cli.output import warn
 from promptcache.cli.request import TokenLimits
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
-from promptcache.diagnostics import StoreError, counted, size_text
-from promptcache.language import CheckedSchema, declared_members, example_prompt
+from promptcache.diagnostics import counted, size_text
+from promptcache.language import CheckedSchema, declared_members
 from promptcache.layout import member_encodings, pair_encodings
 from promptcache.progress import Progress, tracked
 from promptcache.tokenizer import Dtype, read_kv_sizes
 
 if TYPE_CHECKING:
     from promptcache.decode import WarmReport
-    from promptcache.engine import Engine
-
-_MAX_EXAMPLES = 8
-_ASKED_FILES = 8
-_LOSS = "loss."  # prefix of facts about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +42,6 @@ class Estimate:
     num_tokens: int
     longest: int
     nbytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warmed:
-    """The result for one schema.
-
-    Attributes:
-        loss: Facts about the loss of the codec; empty for an exact codec, or without a valid example.
-    """
-
-    report: WarmReport
-    loss: Mapping[str, str]
 
 
 @click.command("warm")
@@ -85,10 +67,9 @@ def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, b
         return Output(data=data, text=_estimate_text(estimates, engine.keep))
     work = _warm_schemas(checked, engine)
     for each in work:
-        warn(*each.report.faults)
-    done = [{**plain(each.report), "loss": dict(each.loss) or None} for each in work]
+        warn(*each.faults)
     return Output(
-        data={"model": engine.model, "store": engine.store, "keep": engine.keep, "schemas": done},
+        data={"model": engine.model, "store": engine.store, "keep": engine.keep, "schemas": work},
         text="".join(_warmed_text(each, engine) for each in work),
     )
 
@@ -156,7 +137,7 @@ def _estimate_text(estimates: Sequence[Estimate], keep: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _warm_schemas(schemas: Sequence[CheckedSchema], options: EngineOptions) -> tuple[Warmed, ...]:
+def _warm_schemas(schemas: Sequence[CheckedSchema], options: EngineOptions) -> tuple[WarmReport, ...]:
     """Encode everything of these schemas that the store does not have.
 
     Raises:
@@ -167,18 +148,16 @@ def _warm_schemas(schemas: Sequence[CheckedSchema], options: EngineOptions) -> t
     with progress() as show:
         for schema in schemas:
             engine.add_schema(schema.source)
-            loss = _loss(engine, schema, options, show)
             (report,) = engine.warm(
                 schema.name, members=True, pairs=True, progress=partial(show, f"{schema.name}, tokens")
             )
             if report.not_kept:
                 raise EnvironmentMissing(report.faults[-1])
-            done.append(Warmed(report=report, loss=loss))
+            done.append(report)
     return tuple(done)
 
 
-def _warmed_text(done: Warmed, options: EngineOptions) -> str:
-    report = done.report
+def _warmed_text(report: WarmReport, options: EngineOptions) -> str:
     line = (
         f"{report.schema}: {counted(report.num_encodings, 'encoding')}, {size_text(report.nbytes)} as {options.keep} "
         f"in {options.store}; "
@@ -189,81 +168,4 @@ def _warmed_text(done: Warmed, options: EngineOptions) -> str:
         line += f"{made}, {there:,} were there" if there else made
     else:
         line += "all were there"
-    if options.keep != "full":
-        unknown = "its loss was not measured: the schema has no valid example"
-        line += f"\n{report.schema}: {loss_text(done.loss) or unknown}"
     return f"{line}\n"
-
-
-def _loss(engine: Engine, schema: CheckedSchema, options: EngineOptions, show: Progress) -> Mapping[str, str]:
-    """Return the loss of the codec. It is measured before the first file is written, and kept in all files."""
-    if options.keep == "full":
-        return {}
-    keys = engine.keys(schema.name)
-    if set(keys) - set(engine.store.keys()):
-        loss = _measured_loss(engine, schema, options.keep, show)
-    else:
-        loss = _known_loss(options, keys)
-    engine.store.note(dict.fromkeys(keys, loss))
-    return loss
-
-
-def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str, show: Progress) -> dict[str, str]:
-    """Compare logits over KV of a codec with logits over KV as computed, for the schema's valid examples.
-
-    The store of `engine` is not used. Without a valid example the result is empty.
-    """
-    from promptcache.engine import Engine
-
-    exact, lossy = Engine(engine.model, engine.tokenizer), Engine(engine.model, engine.tokenizer)
-    exact.add_schema(schema.source)
-    lossy.add_schema(schema.source, keep=keep)
-    errors, num_same, num_places = list[float](), 0, 0
-    examples = [each for each in schema.examples if each.valid][:_MAX_EXAMPLES]
-    for example in tracked(examples, show, f"{schema.name}, loss of {keep}", len(examples)):
-        prompt = example_prompt(example)
-        expected, actual = exact.logits(prompt).double(), lossy.logits(prompt).double()
-        errors.append(float((actual - expected).abs().max() / expected.abs().max()))
-        num_same += int((actual.argmax(-1) == expected.argmax(-1)).sum())
-        num_places += len(expected)
-    if not errors:
-        return {}
-    return {
-        f"{_LOSS}logits": f"{max(errors):.2g}",
-        f"{_LOSS}top1": str(num_same),
-        f"{_LOSS}places": str(num_places),
-        f"{_LOSS}prompts": counted(len(errors), "prompt"),
-    }
-
-
-def _known_loss(options: EngineOptions, keys: Sequence[str]) -> dict[str, str]:
-    """Return the loss that was measured earlier, from the first file that can be read."""
-    from promptcache.kv import FileTier, config_of
-
-    assert options.store is not None, "it has a default"
-    place = config_of(options.store)
-    tier = FileTier(place.url or str(place.folder))
-    for key in keys[:_ASKED_FILES]:
-        with suppress(StoreError):  # warming will find and repair a damaged file
-            if (stored := tier.read_unverified(key)) and (loss := loss_facts(stored.facts)):
-                return loss
-    return {}
-
-
-def loss_facts(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return those facts of a file that are about the loss of its codec."""
-    return {name: text for name, text in facts.items() if name.startswith(_LOSS)}
-
-
-def loss_text(facts: Mapping[str, str]) -> str | None:
-    """Describe the loss of a codec, or return None if the facts do not have it."""
-    try:
-        error, same, places, prompts = (
-            fact_text(facts[f"{_LOSS}{name}"]) for name in ("logits", "top1", "places", "prompts")
-        )
-    except KeyError:
-        return None
-    return (
-        f"logits are off by {error} (relative to the largest), the likeliest token is the same "
-        f"in {same} of {places} places, over {prompts}"
-    )
