@@ -6,13 +6,12 @@ It must start fast, so it imports neither rich nor a tokenizer until it needs th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
-from click.exceptions import Exit
 
 from promptcache.cli.documents import (
     DocumentKind,
@@ -24,9 +23,9 @@ from promptcache.cli.documents import (
     parsed_prompt,
     read,
 )
-from promptcache.cli.exits import UsageMistake, ending, findings_code
-from promptcache.cli.options import DOCUMENT, context_option, model_option, schemas_option
-from promptcache.cli.output import write_json, write_text
+from promptcache.cli.exits import findings_code
+from promptcache.cli.options import DOCUMENT, Output, context_option, model_option, schemas_option, with_json
+from promptcache.cli.output import write_text
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, counted
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
@@ -76,42 +75,27 @@ class CheckReport:
 @click.command("check")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=DOCUMENT)
 @schemas_option
-@context_option
 @model_option("Also count tokens, with the tokenizer of this model: demo, a folder, or a hub id.", default=None)
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
-@click.option("--format", "form", type=click.Choice(["text", "json", "github"]), help="Default: text.")
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@context_option
+@with_json
 def command(
-    files: tuple[str, ...],
-    schema: tuple[str, ...],
-    model: str | None,
-    strict: bool,
-    form: str | None,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+    sources: Sources, files: tuple[str, ...], schema: tuple[str, ...], model: str | None, strict: bool
+) -> Output:
     """Find mistakes in schemas and prompts, without loading a model.
 
     FILE is a schema or a prompt, or a folder: all *.xml and *.xml.j2 files in it and below; - is standard input.
 
     Example: promptcache check schemas/ prompts/ --strict
     """
-    with ending(as_json=as_json or form == "json"):
-        sources = Sources(context)
-        if as_json and form not in {None, "json"}:
-            raise UsageMistake(f"--json and --format {form} ask for different forms")
-        report = check_files(documents_in(files), schema, sources, model)
-        failed = report.num_errors + strict * report.num_warnings > 0
-        if not failed:
-            sources.check_context()
-        if as_json or form == "json":
-            totals = {"num_errors": report.num_errors, "num_warnings": report.num_warnings}
-            write_json({"documents": report.documents, **totals})
-        elif form == "github":
-            write_text("".join(f"{line}\n" for line in _github_lines(report)))
-        else:
-            _print(report)
-        raise Exit(findings_code(report.diagnostics, failed=failed))
+    report = check_files(documents_in(files), schema, sources, model)
+    failed = report.num_errors + strict * report.num_warnings > 0
+    totals = {"num_errors": report.num_errors, "num_warnings": report.num_warnings}
+    return Output(
+        data={"documents": report.documents, **totals},
+        text=partial(_print, report),
+        code=findings_code(report.diagnostics, failed=failed),
+    )
 
 
 def check_files(
@@ -233,39 +217,3 @@ def _summary(report: CheckReport) -> str:
     totals = [(report.num_errors, "error"), (report.num_warnings, "warning")]
     findings = [counted(number, noun) for number, noun in totals if number]
     return f"{', '.join(parts)}: {', '.join(findings) or 'no findings'}"
-
-
-def _github_lines(report: CheckReport) -> Iterator[str]:
-    """Yield a workflow command of GitHub Actions for each diagnostic and note.
-
-    See https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands.
-    """
-    for document in report.documents:
-        for diagnostic in document.diagnostics:
-            related = [f"{span} {message}" for span, message in diagnostic.related]
-            lines = [diagnostic.message, *([diagnostic.help] if diagnostic.help else []), *related]
-            properties = {"title": diagnostic.code, **_github_place(diagnostic)}
-            yield _workflow_command(diagnostic.severity, "\n".join(lines), properties)
-        if document.note:
-            yield _workflow_command("notice", document.note, {"file": document.file})
-
-
-def _github_place(diagnostic: Diagnostic) -> dict[str, str | int]:
-    """Return the place of a diagnostic. Columns are allowed within one line only, and the last one is inclusive."""
-    span = diagnostic.span
-    place: dict[str, str | int] = {"file": span.source, "line": span.line, "endLine": span.stop_line}
-    if span.line == span.stop_line:
-        place |= {"col": span.column, "endColumn": max(span.column, span.stop_column - 1)}
-    return place
-
-
-def _workflow_command(kind: str, message: str, properties: dict[str, str | int]) -> str:
-    written = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in properties.items())
-    return f"::{kind} {written}::{_escaped(message, '')}"
-
-
-def _escaped(text: str, separators: str) -> str:
-    """Escape a text so that it cannot end its command or begin another one."""
-    for character in f"%\r\n{separators}":
-        text = text.replace(character, f"%{ord(character):02X}")
-    return text

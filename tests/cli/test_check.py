@@ -79,10 +79,9 @@ def test_formats_of_answers_are_read_beside_their_document(command: Command, fol
     ]
 
 
-@pytest.mark.parametrize("form", ["--json", "--format=json"])
-def test_json_has_every_finding_with_its_place(command: Command, form: str) -> None:
+def test_json_has_every_finding_with_its_place(command: Command) -> None:
     """With --json the same findings come as data."""
-    result = command("check", "prompts/typo.xml", form)
+    result = command("check", "prompts/typo.xml", "--json")
 
     prompt, schema = json.loads(result.stdout)["documents"]
     (finding,) = prompt["diagnostics"]
@@ -92,7 +91,7 @@ def test_json_has_every_finding_with_its_place(command: Command, form: str) -> N
     assert (finding["code"], finding["severity"], finding["file"]) == ("PC401", "error", "prompts/typo.xml")
 
 
-@pytest.mark.parametrize("form", ["text", "json", "github"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
 @pytest.mark.parametrize(
     ("files", "code", "strict", "found"),
     [
@@ -104,13 +103,13 @@ def test_json_has_every_finding_with_its_place(command: Command, form: str) -> N
     ],
 )
 def test_the_exit_code_is_that_of_the_findings(
-    command: Command, form: str, files: str, code: int, strict: int, found: str
+    command: Command, form: tuple[str, ...], files: str, code: int, strict: int, found: str
 ) -> None:
     """Warnings count with --strict only, and a file that cannot be read outweighs the findings of the others."""
-    result = command("check", *files.split(), "--format", form)
+    result = command("check", *files.split(), *form)
 
     assert (result.exit_code, found in result.stdout) == (code, True)
-    assert command("check", *files.split(), "--format", form, "--strict").exit_code == strict
+    assert command("check", *files.split(), *form, "--strict").exit_code == strict
 
 
 @pytest.mark.parametrize(
@@ -177,35 +176,12 @@ def test_with_a_model_check_finds_what_an_engine_would_refuse(command: Command, 
             engine.generate(folder / "p.xml", max_new_tokens=1)
 
 
-def test_github_annotates_each_finding(command: Command) -> None:
-    """A finding is one workflow command with its file, lines and columns, the last column being part of the place.
-
-    Of a schema with errors a note says that its prompts were not checked, in text and on GitHub.
-    """
-    result = command("check", "prompts/typo.xml", "--format", "github")
-    note = "prompts/broken.xml: schema broken.xml has errors"
-
-    assert command("check", "dead.xml", "--format", "github").stdout.startswith("::warning title=PC302,")
-    assert command("check", "travel.xml", "--format", "github").stdout == ""
-    notes = command("check", "prompts/broken.xml", "--format", "github").stdout
-    assert f"::notice file={note.replace(': ', '::')}" in notes
+def test_prompts_of_a_broken_schema_have_a_note(command: Command) -> None:
+    """Of a schema with errors a note says that its prompts were not checked."""
     text = command("check", "prompts/broken.xml").stdout
-    assert (f"note: {note}" in text, "  --> broken.xml:1:" in text) == (True, True)
-    assert result.stdout == (
-        "::error title=PC401,file=prompts/typo.xml,line=2,endLine=2,col=4,endColumn=7"
-        "::there is no module 'plam' at the top level%0Adid you mean <plan>?\n"
-    )
 
-
-def test_github_commands_cannot_be_forged(command: Command, folder: Path) -> None:
-    """No text of a document or name of a file ends a command or begins another."""
-    name = "a,b::c%\n::error::x.xml"
-    (folder / name).write_text('<prompt schema="travel"><plan days="3"\n\nday:s="2"/></prompt>')
-
-    lines = command("check", name, "--format", "github").stdout.splitlines()
-
-    assert len(lines) == 1
-    assert "file=a%2Cb%3A%3Ac%25%0A%3A%3Aerror%3A%3Ax.xml," in lines[0]
+    assert "note: prompts/broken.xml: schema broken.xml has errors" in text
+    assert "  --> broken.xml:1:" in text
 
 
 def test_schemas_that_are_given_come_first(command: Command, folder: Path) -> None:

@@ -47,7 +47,6 @@ CASES = """
 2  | run x --seed y --json |
 2  | bench x | No such command
 2  | bench x --json |
-2  | check travel.xml --json --format github |
 2  | check travel.xml '' | the name of a file is empty
 2  | check card.xml.j2 --context cut.json | is not JSON
 2  | check card.xml.j2 --context list.json | an object is expected
@@ -201,7 +200,7 @@ def test_mistakes(
 
     result = command(*given, stdin=DOCUMENTS["prompts/miami.xml"])
 
-    said = json.loads(result.stdout)["error"] if "--json" in given and "github" not in given else result.stderr
+    said = json.loads(result.stdout)["error"] if "--json" in given else result.stderr
     assert (result.exit_code, message in said) == (int(code[0]), True), result.output
     assert (result.stdout == "") != (result.stderr == "")
     assert "Traceback" not in result.stderr
