@@ -1,93 +1,53 @@
-"""`promptcache why`: explain a diagnostic code, or a term of docs/glossary.md."""
+"""`promptcache why`: explain a diagnostic code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 
 import click
 from rich.text import Text
 
-import promptcache
 from promptcache.cli.console import COLOURS, stdout
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, with_json
 from promptcache.diagnostics import CODES, Code, Severity, num_slips, suggest
 
-_PACKAGE = Path(promptcache.__file__).parent
-GLOSSARY = (_PACKAGE / "glossary.md", _PACKAGE.parent / "docs" / "glossary.md")
-"""The glossary in an installed package (see pyproject.toml), and in a checkout."""
-
 _PRINTED = re.compile(r"(?:error|warning)?\[(\w+)\]:?")
-_TERM = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _MARKED = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """An entry of the glossary; `meaning` is Markdown."""
-
-    term: str
-    meaning: str
-
-
 @click.command("why")
-@click.argument("what", metavar="[CODE]", nargs=-1)
+@click.argument("code", metavar="[CODE]", required=False)
 @with_json
-def command(_sources: Sources, what: tuple[str, ...]) -> Output:
+def command(_sources: Sources, code: str | None) -> Output:
     """Explain a diagnostic code: what it means, an example, and how to fix it.
 
-    CODE is the code of a message, such as error[PC401], or its title, or a term, such as exact; without it, all codes
-    are listed.
+    CODE is the code of a message, such as PC401 or error[PC401]; without it, all codes are listed.
     """
-    words = " ".join(what)
-    if not what:
+    if code is None:
         found = tuple(CODES.values())
         return Output(data=found, text=partial(_print_codes, found))
-    entry = explanation(words)
-    if isinstance(entry, Term):
-        return Output(data=entry, text=partial(_print_term, entry))
+    entry = explanation(code)
     return Output(data=entry, text=partial(_print_explanation, entry))
 
 
-def explanation(words: str) -> Code | Term:
-    """Return a code, also for `401`, `pc401`, `error[PC401]` and its title, or a term.
+def explanation(words: str) -> Code:
+    """Return a code, also for `401`, `pc401` and `error[PC401]`.
 
     Raises:
-        UsageMistake: There is no such code or term, or several titles have the words.
+        UsageMistake: There is no such code.
     """
     printed = _PRINTED.fullmatch(words.strip())
     wanted = (printed[1] if printed else words.strip()).upper()
     wanted = f"PC{wanted}" if wanted.isdigit() else wanted
-    if wanted in CODES:
-        return CODES[wanted]
-    if term := _term(wanted):
-        return term
-    titled = [each for each in CODES.values() if wanted == each.title.upper()] or [
-        each for each in CODES.values() if wanted.split() and {*wanted.split()} <= {*each.title.upper().split()}
-    ]
-    if len(titled) == 1:
-        return titled[0]
-    if titled:
-        raise UsageMistake(
-            f"several titles have '{words}': {', '.join(f'{each.code} {each.title}' for each in titled)}"
-        )
-    raise UsageMistake(f"there is no code or term '{words}'; {_fix(wanted)}")
-
-
-def _term(wanted: str) -> Term | None:
-    """Return the entry of the glossary for a term; an entry can define several, separated by commas."""
-    page = next((path.read_text(encoding="utf-8") for path in GLOSSARY if path.is_file()), "")
-    for names, meanings in _TERM.findall(page):
-        if wanted.lower() in (names.lower(), *re.split(r", ", names.lower())):
-            return Term(term=names, meaning=meanings)
-    return None
+    if wanted not in CODES:
+        raise UsageMistake(f"there is no code '{words}'; {_fix(wanted)}")
+    return CODES[wanted]
 
 
 def _fix(wanted: str) -> str:
@@ -116,13 +76,6 @@ def _print_explanation(entry: Code) -> None:
     console.print()
     for line in _lines(entry.text):
         console.print(line, soft_wrap=not console.is_terminal)
-
-
-def _print_term(entry: Term) -> None:
-    console = stdout()
-    console.print(Text(entry.term, style="bold"))
-    console.print()
-    console.print(_styled(_LINK.sub(r"docs/\1", entry.meaning)), soft_wrap=not console.is_terminal)
 
 
 def _heading(entry: Code, *, bold: bool) -> Text:

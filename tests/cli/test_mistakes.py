@@ -111,7 +111,6 @@ CASES = """
 2  | why PC4O1 | did you mean PC401,
 2  | why x | lists all codes
 2  | why ² | lists all codes
-2  | why rule | several titles have 'rule'
 2  | why pc999 | lists all codes
 2  | why pc40 | codes from PC401 to PC409 begin so
 1  | run prompts/typo.xml | error[PC401]
