@@ -232,7 +232,7 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bo
             options.check_ray()
         elif replicas > 1:
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
-        from promptcache.server import ServedFiles, create_app, log_event, raise_file_limit, serve, start_log
+        from promptcache.server import create_app, log_event, raise_file_limit, serve, start_log
 
         settings, keys, folder = options.settings(), options.read_keys(), options.open_folder()
         if keys.metrics and not keys.clients:
@@ -252,13 +252,10 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bo
         app = create_app(options.load(schemas), settings, keys=keys, schema_folder=folder)
         start_log()
 
-        def files() -> ServedFiles:
-            return ServedFiles(schemas=options.read_schemas(), keys=options.read_keys())
-
         def started(url: str) -> None:
             log_event("listening", url=url)
 
-        if not serve(app, host=host, port=port, started=started, files=files):
+        if not serve(app, host=host, port=port, started=started):
             log_event("ended", error="worker_dead")
             raise Exit(ExitCode.ENVIRONMENT)
 

@@ -18,7 +18,7 @@ from promptcache.engine import Engine
 from promptcache.server import chat, documents, members, page_files, responses, schemas
 from promptcache.server.errors import install_handlers
 from promptcache.server.gate import Gate
-from promptcache.server.keys import ApiKeys, KeyRing
+from promptcache.server.keys import ApiKeys
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
@@ -62,13 +62,13 @@ def create_app(
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
-    app.state.settings, app.state.ring = settings, KeyRing(keys or ApiKeys())
+    app.state.settings = settings
     app.state.metrics_text = lambda: run_in_threadpool(
         app.state.server.metrics.text
     )  # it counts the files of the store
     app.add_middleware(
         Gate,
-        ring=app.state.ring,
+        keys=keys or ApiKeys(),
         hosts=settings.allow_host,
         max_body_bytes=settings.max_body_bytes,
         max_connections=settings.max_connections,

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from promptcache.diagnostics import shown, size_text
 from promptcache.server.errors import ApiError
-from promptcache.server.keys import KeyRing, digests
+from promptcache.server.keys import ApiKeys, digests
 from promptcache.server.log import REQUESTS, now
 
 LOG = logging.getLogger(REQUESTS)
@@ -64,14 +64,14 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        ring: KeyRing,
+        keys: ApiKeys,
         hosts: Iterable[str],
         max_body_bytes: int,
         max_connections: int,
         client_timeout_s: float,
     ) -> None:
         self._app = app
-        self._ring = ring
+        self._keys = keys
         self._hosts = frozenset(map(str.lower, hosts))
         self._max_body_bytes = max_body_bytes
         self._max_connections = max_connections
@@ -126,19 +126,19 @@ class Gate:
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         (digest,) = digests([key.strip() if scheme.lower() == "bearer" else ""])
-        if digest in self._ring.keys.admins:
+        if digest in self._keys.admins:
             return Caller(salt=digest, is_admin=True)
-        if scope["path"] == _METRICS and self._ring.keys.clients:
-            if digest in self._ring.keys.metrics:
+        if scope["path"] == _METRICS and self._keys.clients:
+            if digest in self._keys.metrics:
                 return Caller(salt=digest, is_admin=False)
-            if digest in self._ring.keys.clients:
+            if digest in self._keys.clients:
                 message = "the metrics are of all callers: a key of --metrics-key-file or --admin-key-file is needed"
                 raise ApiError(403, "metrics_key_needed", message)
-        if digest in self._ring.keys.clients:
+        if digest in self._keys.clients:
             return Caller(salt=digest, is_admin=False)
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGE):
             return Caller(salt=None, is_admin=False)
-        if self._ring.keys.clients:
+        if self._keys.clients:
             message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         self._check_host(headers.get("host", ""))

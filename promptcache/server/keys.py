@@ -29,13 +29,6 @@ class ApiKeys:
     metrics: frozenset[str] = frozenset()
 
 
-@dataclass(slots=True)
-class KeyRing:
-    """The keys that a server has now; a reload replaces them."""
-
-    keys: ApiKeys
-
-
 def digests(keys: Iterable[str]) -> frozenset[str]:
     """Return the digests of keys. Comparing digests takes a time that tells nothing about the keys."""
     return frozenset(hashlib.sha256(key.encode()).hexdigest() for key in keys)

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
-import signal
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
-from promptcache.diagnostics import PromptCacheError, ServiceClosed
-from promptcache.language import CheckedSchema
 from promptcache.server.connections import ConnectionLimit, limited_protocol
-from promptcache.server.keys import ApiKeys
-from promptcache.server.log import log_event
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
-
-_LOG = logging.getLogger("promptcache.server.errors")
 
 _LAST_BYTES_S = 5
 """Seconds that connections have to take their last bytes after the drain."""
@@ -43,18 +34,8 @@ _BACKLOG = 2048
 """New connections that may wait in the kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedFiles:
-    """What the files of a server say: its schemas and its keys."""
-
-    schemas: Sequence[CheckedSchema]
-    keys: ApiKeys
-
-
 class DrainingServer(uvicorn.Server):
-    """Reads its files again on SIGHUP. Ends when nothing runs any more, and when the worker is dead.
-
-    A second signal ends it at once.
+    """Ends when nothing runs any more, and when the worker is dead. A second signal ends it at once.
 
     Attributes:
         last_bytes_s: Seconds that connections have to take their last bytes after the drain.
@@ -68,7 +49,6 @@ class DrainingServer(uvicorn.Server):
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        files: Callable[[], ServedFiles] | None = None,
     ) -> None:
         """Create a server.
 
@@ -76,7 +56,6 @@ class DrainingServer(uvicorn.Server):
             host: Address to listen on.
             port: 0 takes a free one.
             started: Called with the URL once the server listens.
-            files: Reads the files again, on SIGHUP. None: SIGHUP ends the process.
         """
         settings: ServerSettings = app.state.settings
         self._limit = ConnectionLimit(settings.max_connections)
@@ -97,9 +76,6 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self._app = app
-        self._files = files
-        self._of_files: set[str] = set()  # names of the schemas that files have
-        self._reloading = asyncio.Lock()
         self._started = started
         self.last_bytes_s: float = _LAST_BYTES_S
         self.worker_died = False
@@ -111,63 +87,14 @@ class DrainingServer(uvicorn.Server):
         """Listen, and report the address."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
-        if self._files is not None and hasattr(signal, "SIGHUP"):
-            self._loop.add_signal_handler(signal.SIGHUP, self._begin_reload)
         if self.started:
             state: ServerState = self._app.state.server
-            self._of_files = {*state.engine.schemas}
             state.num_busy_connections = lambda: self._limit.num_busy
             for server in self.servers:
                 for listening in server.sockets:
                     _set_backlog(listening.fileno(), _BACKLOG)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-
-    def _begin_reload(self) -> None:
-        self._tasks.add(asyncio.create_task(self._reload()))
-
-    async def _reload(self) -> None:
-        async with self._reloading:
-            assert self._files is not None, "the signal has a handler only with files"
-            state: ServerState = self._app.state.server
-            try:
-                found = await asyncio.to_thread(self._files)
-            except (PromptCacheError, OSError) as error:
-                _LOG.error("reload: %s; nothing was changed", error)
-                return
-            changed = await asyncio.to_thread(self._take_over, state, found)
-            try:
-                for name in changed:
-                    await asyncio.to_thread(state.warm, name)
-            except ServiceClosed:
-                return
-            log_event("reload", changed=changed)
-
-    def _take_over(self, state: ServerState, found: ServedFiles) -> list[str]:
-        """Take over schemas and keys, and return the names of changed schemas.
-
-        Schemas that clients have added stay, and so do those in the folder. Running requests keep what they were
-        planned with. A schema that this model cannot take keeps its version.
-        """
-        changed: list[str] = []
-        kept = () if state.schema_folder is None else state.schema_folder
-        names = {each.name for each in found.schemas}
-        with state.changing:
-            known = state.engine.schemas
-            for each in found.schemas:
-                if each.name in known and (each.name in kept or known[each.name].source == each.source):
-                    continue
-                try:
-                    state.engine.add_schema(each.source)
-                    changed.append(each.name)
-                except PromptCacheError as error:
-                    _LOG.error("reload: schema '%s' stays as it was: %s", each.name, error)
-            for name in (self._of_files - names) & known.keys():
-                if name not in kept:
-                    state.engine.remove_schema(name)
-        self._of_files = names
-        self._app.state.ring.keys = found.keys
-        return changed
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end."""
@@ -230,7 +157,6 @@ def serve(
     host: str,
     port: int,
     started: Callable[[str], None],
-    files: Callable[[], ServedFiles] | None = None,
 ) -> bool:
     """Serve an application until SIGTERM or SIGINT, or until the thread that runs the model has ended.
 
@@ -238,12 +164,11 @@ def serve(
         host: Address to listen on.
         port: 0 takes a free one.
         started: Called with the URL once the server listens.
-        files: Reads the files of schemas and keys again, on SIGHUP. None: SIGHUP ends the process.
 
     Returns:
         Whether the thread that runs the model was alive at the end.
     """
-    server = DrainingServer(app, started, host=host, port=port, files=files)
+    server = DrainingServer(app, started, host=host, port=port)
     gc.collect()
     gc.freeze()  # a collection of all objects of torch, transformers and the schemas would stop all requests
     server.run()

@@ -285,66 +285,6 @@ def test_a_second_signal_ends_a_server_whose_threads_go_on() -> None:
             running.kill()
 
 
-def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
-    """Schemas, members and keys are those of the files after SIGHUP; a file with a fault changes nothing.
-
-    A schema that a client has put in the place of one of --schema stays until it is deleted.
-    """
-    document = '<schema name="{}"><module name="one">It is {}.</module><collection name="c" src="c.jsonl"/></schema>'
-    schema, keys, members, log = (tmp_path / name for name in ("s.xml", "keys", "c.jsonl", "log"))
-    schema.write_text(document.format("s", "red"), encoding="utf-8")
-    members.write_text('{"name": "a", "text": "A."}\n', encoding="utf-8")
-    keys.write_text("old\n", encoding="utf-8")
-    (tmp_path / "admins").write_text("root\n", encoding="utf-8")
-    options = ("--schema", str(schema), "--api-key-file", str(keys), "--admin-key-file", str(tmp_path / "admins"))
-
-    def ask(path: str, key: str, method: str = "GET", **options: Any) -> httpx.Response:
-        headers = {"authorization": f"Bearer {key}", "content-type": "application/xml"}
-        return httpx.request(method, f"{url}{path}", headers=headers, **options)
-
-    def reload(said: str, times: int = 1) -> None:
-        running.send_signal(signal.SIGHUP)
-        wait_until(lambda: log.read_text(encoding="utf-8").count(said) == times)
-
-    with server_process(*options, "--schema-folder", str(tmp_path / "kept"), log=log) as (running, url):
-        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
-        assert "red" in ask("/v1/schemas/s", "old").json()["xml"]
-
-        keys.write_text("new\n", encoding="utf-8")
-        schema.write_text(document.format("s", "blue"), encoding="utf-8")
-        members.write_text('{"name": "b", "text": "B."}\n', encoding="utf-8")
-        reload('"event": "reload"')
-        assert "blue" in ask("/v1/schemas/s", "new").json()["xml"]
-        assert [each["id"] for each in ask("/v1/schemas/s/members/c", "new").json()["data"]] == ["c/b"]
-        assert ask("/v1/schemas/s", "old").status_code == 401
-
-        schema.write_text(document.format("t", "green"), encoding="utf-8")
-        reload('"event": "reload"', 2)
-        assert (ask("/v1/schemas/t", "new").status_code, ask("/v1/schemas/s", "new").status_code) == (200, 404)
-
-        assert ask("/v1/schemas/t", "root", "PUT", content=DOCUMENT.format("grey").replace('"s"', '"t"')).is_success
-        schema.write_text(document.format("t", "white"), encoding="utf-8")
-        reload('"event": "reload"', 3)
-        assert "grey" in ask("/v1/schemas/t", "new").json()["xml"]
-        assert ask("/v1/schemas/t", "root", "DELETE").is_success
-        reload('"event": "reload"', 4)
-        assert "white" in ask("/v1/schemas/t", "new").json()["xml"]
-
-        refused = '<schema name="t" positions="fixed"><collection name="c"/></schema>'  # no model can take it
-        schema.write_text(refused, encoding="utf-8")
-        reload("schema 't' stays as it was: ")
-        assert "white" in ask("/v1/schemas/t", "new").json()["xml"]
-
-        keys.write_text("other\n", encoding="utf-8")
-        schema.write_text("<schema", encoding="utf-8")
-        reload("nothing was changed")
-        assert ask("/v1/schemas/t", "new").status_code == 200
-
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-    (fault,) = (line for line in lines if "nothing was changed" in str(line.get("message")))
-    assert fault["message"].startswith("reload: ")
-
-
 def test_sigterm_finishes_running_answers() -> None:
     """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
     body = {**CHAT, "stream": True, "min_tokens": 300, "max_tokens": 300}  # they end long after the signal
