@@ -1,13 +1,14 @@
 """`promptcache serve`: an OpenAI-compatible HTTP server over one model.
 
-An option is taken from the command line, else from `PROMPTCACHE_NAME`. Most are made from the fields of
-`EngineSettings` and `ServerSettings`.
+An option is taken from the command line, else from `PROMPTCACHE_NAME`, else from the file of `--config`. Most are made
+from the fields of `EngineSettings` and `ServerSettings`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -32,18 +33,59 @@ if TYPE_CHECKING:
     from promptcache.engine import Engine
     from promptcache.server import ApiKeys, SchemaFolder
 
+_PLACE = f"{__name__}.place"
+"""The place of defaults in the data of a context, for messages."""
+
+
+def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Make the values of a TOML file the defaults of all options.
+
+    Raises:
+        EnvironmentMissing: The file cannot be read.
+        UsageMistake: It is not TOML, or names no option, or one twice.
+    """
+    if path is None or ctx.resilient_parsing:
+        return
+    place = ctx.meta[_PLACE] = f"--config {path}"
+    try:
+        values = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise EnvironmentMissing(f"{place}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageMistake(f"{place} is not TOML: {error}") from None
+    several = {each.name: each.multiple for each in ctx.command.params if each.name != "config"}
+    named = {name.replace("-", "_"): value for name, value in values.items()}
+    if len(named) < len(values):
+        raise UsageMistake(f"{place}: an option is there twice, with - and with _")
+    if unknown := sorted(named.keys() - several.keys()):
+        raise UsageMistake(f"{place}: there is no option '{unknown[0]}'")
+    ctx.default_map = {
+        name: [*map(str, value if isinstance(value, list) else [value])] if several[name] else str(value)
+        for name, value in named.items()
+    }
+
 
 class _ServeCommand(click.Command):
-    """A command whose errors name the variable of the environment that has a value that is not allowed."""
+    """A command whose errors name the source of a value that is not allowed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
-            param, name = error.param, (error.param and error.param.name) or ""
-            if param is not None and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
-                error.param_hint = f"{param.get_error_hint(ctx)} from {ctx.auto_envvar_prefix}_{name.upper()}"
+            if error.param is not None and error.param.name is not None and (place := _place(ctx, error.param.name)):
+                error.param_hint = f"{error.param.get_error_hint(ctx)} from {place}"
             raise
+
+
+def _place(ctx: click.Context, name: str) -> str | None:
+    """Return where the value of an option comes from, or None for the command line and defaults."""
+    match ctx.get_parameter_source(name):
+        case ParameterSource.ENVIRONMENT:
+            return f"{ctx.auto_envvar_prefix}_{name.upper()}"
+        case ParameterSource.DEFAULT_MAP:
+            return ctx.meta.get(_PLACE)
+        case _:
+            return None
 
 
 _FILES = (
@@ -153,6 +195,15 @@ class ServeOptions:
 
 
 @click.command("serve", cls=_ServeCommand, context_settings={**HELP, "auto_envvar_prefix": "PROMPTCACHE"})
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=FILE,
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
+    help="TOML file with values of these options: max_rows = 16.",
+)
 @collected(
     "options",
     (*_FILES, *engine_options(promote="auto"), _MEMORY, *declared_options(ServerSettings)),
@@ -168,7 +219,7 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool) -> None
 
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
 
-    Each option can also be set in the environment, as PROMPTCACHE_MAX_ROWS=16.
+    Each option can also be set in the environment, as PROMPTCACHE_MAX_ROWS=16, or in the file of --config.
 
     Example: promptcache serve --schema helpdesk.xml --model FOLDER --store kept
     """

@@ -7,11 +7,11 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import yaml
 
 from promptcache.cli.app import app
@@ -22,12 +22,8 @@ from tests.server.conftest import Served
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "serving"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-OPTIONS = {option for each in command.params for option in each.opts}
-VARIABLES = dict(
-    line.split("=", 1)
-    for line in (FOLDER / "serve.env").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-)
+OPTIONS = {option: each.name for each in command.params for option in each.opts}
+CONFIG = tomllib.loads((FOLDER / "serve.toml").read_text(encoding="utf-8"))
 
 
 def instructions(name: str) -> list[str]:
@@ -51,7 +47,7 @@ def service() -> Any:
 
 def test_stops_wait_for_running_requests() -> None:
     """What stops the server waits longer than it drains, and sends the signal that it drains on."""
-    stop_s = float(VARIABLES["PROMPTCACHE_DRAIN"]) + _LAST_BYTES_S
+    stop_s = CONFIG["drain"] + _LAST_BYTES_S
     assert int(unit()["Service"]["TimeoutStopSec"]) > stop_s
     assert unit()["Service"]["KillSignal"] == "SIGTERM"
     assert int(service()["stop_grace_period"].removesuffix("s")) > stop_s
@@ -62,12 +58,13 @@ def test_stops_wait_for_running_requests() -> None:
 
 
 def test_files_of_the_container_exist() -> None:
-    """What compose.yaml mounts is in the repository or a volume, and the schema of serve.env is among it."""
+    """What compose.yaml mounts is in the repository or a volume, and the schema of serve.toml is among it."""
     mounts = dict(each.split(":")[:2] for each in service()["volumes"])
     places = {target: FOLDER / source for source, target in mounts.items() if source.startswith(".")}
     assert all(place.exists() for place in places.values())
-    assert (places["/etc/promptcache/schemas"] / Path(VARIABLES["PROMPTCACHE_SCHEMA"]).name).is_file()
-    assert VARIABLES["PROMPTCACHE_STORE"].startswith("/var/lib/promptcache")
+    (schema,) = CONFIG["schema"]
+    assert (places["/etc/promptcache/schemas"] / Path(schema).name).is_file()
+    assert CONFIG["store"].startswith("/var/lib/promptcache")
     assert mounts["kv"] in instructions("VOLUME")
 
 
@@ -83,27 +80,19 @@ def test_health_check_of_the_image(served: Served) -> None:
     assert found == [0, 1]
 
 
-def test_command_lines_and_variables_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flags, and the names in serve.env, are options with valid values; the unit and compose.yaml read it, and keys."""
-    for name, value in VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    with app.make_context("promptcache", ["serve"]) as parent:  # a command keeps the help options of its parent
-        context = command.make_context("serve", [], parent=parent)
-    given = [
-        each for each in OPTIONS if f"PROMPTCACHE_{each.removeprefix('--').replace('-', '_').upper()}" in VARIABLES
-    ]
-    assert len(given) == len(VARIABLES)
-    assert context.params["drain"] == float(VARIABLES["PROMPTCACHE_DRAIN"])
+def test_command_lines_and_configuration_are_those_of_the_command() -> None:
+    """Flags and names in serve.toml are options with valid values; they name serve.toml where it is put, and keys."""
+    assert {name.replace("-", "_") for name in CONFIG} <= set(OPTIONS.values())
+    words = [word for name, value in CONFIG.items() if name != "schema" for word in (f"--{name}", str(value))]
+    with app.make_context("promptcache", ["serve", *words]) as parent:  # a command keeps the help options of its parent
+        assert command.make_context("serve", words, parent=parent).params["drain"] == CONFIG["drain"]
     program, *started = unit()["Service"]["ExecStart"].split()
     (entry,) = instructions("ENTRYPOINT")
     assert (program.rpartition("/")[2], *started[:1]) == tuple(json.loads(entry)) == ("promptcache", "serve")
     for words in (started[1:], service()["command"]):
-        assert {word for word in words if word.startswith("-")} <= OPTIONS
+        assert {word for word in words if word.startswith("-")} <= OPTIONS.keys()
         assert "--api-key-file" in words
-    assert (unit()["Service"]["EnvironmentFile"], service()["env_file"]) == (
-        "/etc/promptcache/serve.env",
-        "./serve.env",
-    )
+        assert words[words.index("--config") + 1] == "/etc/promptcache/serve.toml"
     assert "PROMPTCACHE_HOST=0.0.0.0" in instructions("ENV")[-1]
 
 

@@ -42,15 +42,21 @@ def _serve(*words: str, **environment: str) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
-def test_options_come_from_flags_then_the_environment(started: list[dict[str, Any]]) -> None:
-    """A flag wins over a variable, and a variable over the default."""
-    variables = {"MAX_WAITING": "6", "PORT": "8", "SCHEMA": str(TRAVEL), "TAIL": "2 MiB"}
-    code, errors = _serve("--port", "7", **{f"PROMPTCACHE_{name}": value for name, value in variables.items()})
+def test_options_come_from_flags_then_the_environment_then_the_file(
+    started: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """A flag wins over a variable, and a variable over the file of --config."""
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        f'max-rows = 3\nmax_waiting = 4\nport = 5\nschema = "{TRAVEL}"\ntail = "2 MiB"\n', encoding="utf-8"
+    )
+
+    code, errors = _serve("--config", str(config), "--port", "7", PROMPTCACHE_MAX_WAITING="6", PROMPTCACHE_PORT="8")
 
     assert code == 0, errors
     (call,) = started
     settings = call["settings"]
-    assert (settings.max_rows, settings.max_waiting, call["port"], settings.tail_bytes) == (32, 6, 7, 2 * 2**20)
+    assert (settings.max_rows, settings.max_waiting, call["port"], settings.tail_bytes) == (3, 6, 7, 2 * 2**20)
     assert call["host"] == "127.0.0.1"
 
 
@@ -76,11 +82,15 @@ def test_options_come_from_flags_then_the_environment(started: list[dict[str, An
             "allow_origin=('app.example',) is not allowed: a list of '*' or of origins",
         ),
         (["--api-key-file", "nowhere"], 3, "No such file"),
+        (["--config", "wrong.toml"], 2, "no option 'max_row'"),
+        (["--config", "broken.toml"], 2, "is not TOML"),
+        (["--config", "nowhere.toml"], 3, "No such file"),
         (["--schema", str(TRAVEL), "--schema", str(TRAVEL)], 2, "another file has the schema 'travel' too"),
         (["--schema", "nowhere.xml"], 3, "nowhere.xml"),
         (["--max-body", "9" * 400], 2, "is not allowed: a whole number of bytes from 1 on, below 2**63"),
         (["--memory", "9999999 TB"], 2, "'--memory': '9999999 TB' is not allowed: a whole number of bytes from 0 on"),
         (["--memory", "0", "--limit", "0"], 0, ""),
+        (["--config", "twice.toml"], 2, "an option is there twice, with - and with _"),
         (["--api-key-file", "accent"], 2, "--api-key-file accent: the key in line 2 is not allowed: letters without"),
         (["PROMPTCACHE_SCHEMA=a b.xml:c.xml"], 0, ""),  # names of files may have spaces
         (
@@ -89,6 +99,12 @@ def test_options_come_from_flags_then_the_environment(started: list[dict[str, An
             "Invalid value for '--max-rows': 'x' is not allowed: a whole number of rows",
         ),
         (["PROMPTCACHE_MAX_ROWS=x"], 2, "Invalid value for '--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not all"),
+        (["--config", "x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not allowed"),
+        (["PROMPTCACHE_CONFIG=x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not allowed"),
+        (["--config", "x.toml", "PROMPTCACHE_MAX_ROWS=x"], 2, "'--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not all"),
+        (["--config", "zero.toml"], 2, "Invalid value for '--max-body' from --config zero.toml: '0' is not allowed"),
+        (["--config", "list.toml"], 2, "from --config list.toml: '[1]' is not allowed: a whole number of rows"),
+        (["--config", "true.toml"], 2, "'True' is not allowed: a whole number of rows"),
         (["--schema-folder", "keys/kept"], 3, "error: Not a directory: keys/kept"),
     ],
     ids=lambda each: " ".join(map(str, each))[:40] if isinstance(each, list) else None,
@@ -106,6 +122,13 @@ def test_options_are_checked_before_the_model_is_loaded(
         "keys": "alice\n",
         "empty": "\n",
         "accent": "alice\nclé\n",
+        "wrong.toml": "max_row = 3\n",
+        "broken.toml": "max_row =\n",
+        "twice.toml": "max-rows = 1\nmax_rows = 2\n",
+        "x.toml": 'max-rows = "x"',
+        "zero.toml": "max_body = 0",
+        "list.toml": "max_rows = [1]",
+        "true.toml": "max_rows = true",
         "a b.xml": '<schema name="a">Text.</schema>',
         "c.xml": '<schema name="c">Text.</schema>',
     }
