@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from promptcache.diagnostics import (
@@ -77,7 +78,9 @@ async def layout(request: Request) -> Response:
         found = _open(body, state)
         return html_page(view(found if isinstance(found, Plan) else found.layout))
 
-    return picture_response(await state.pools.documents.run(request, draw))
+    drawn = await state.pools.documents.run(request, draw)
+    policy = "default-src 'none'; style-src 'unsafe-inline'"  # it runs nothing, wherever it is shown
+    return HTMLResponse(drawn, headers={"content-security-policy": policy})
 
 
 @router.post("/v1/plan")
@@ -199,15 +202,6 @@ def _served(document: str, engine: Engine) -> ServedSchema:
         engine.tokenizer,
         engine.model.context_length,
         placement=engine.positions,
-    )
-
-
-def picture_response(picture: str) -> Response:
-    """Return a picture. Its policy lets it run nothing, wherever it is shown."""
-    return Response(
-        picture,
-        media_type="text/html",
-        headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
     )
 
 

@@ -10,10 +10,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from promptcache.language import CheckedSchema, print_schema, prompt_grammar
-from promptcache.picture import html_page, view
+from promptcache.language import CheckedSchema, print_schema
 from promptcache.server.description import describe
-from promptcache.server.documents import parse_document, picture_response
+from promptcache.server.documents import parse_document
 from promptcache.server.errors import ApiError
 from promptcache.server.read_body import XML, read_text
 from promptcache.server.state import ServerState
@@ -41,28 +40,6 @@ async def schemas(request: Request) -> dict[str, Any]:
     """List the schemas."""
     state: ServerState = request.app.state.server
     return {"object": "list", "data": [_summary(each) for each in state.engine.schemas.values()]}
-
-
-@router.get("/v1/schemas/{name:path}/layout.html")
-async def layout(request: Request, name: str) -> Response:
-    """Draw the layout of a schema."""
-    if _is_in_name(request, "/layout.html"):
-        return JSONResponse(await schema(request, f"{name}/layout.html"))
-    state: ServerState = request.app.state.server
-    find_schema(state, name)
-    drawn = await state.pools.documents.run(request, lambda: html_page(view(state.engine.layout(name))))
-    return picture_response(drawn)
-
-
-@router.get("/v1/schemas/{name:path}/grammar")
-async def grammar(request: Request, name: str) -> Response:
-    """Return the RELAX NG grammar of the prompts of a schema."""
-    if _is_in_name(request, "/grammar"):
-        return JSONResponse(await schema(request, f"{name}/grammar"))
-    state: ServerState = request.app.state.server
-    checked = find_schema(state, name)
-    found = await state.pools.documents.run(request, lambda: prompt_grammar(checked))
-    return Response(found, media_type="application/xml")
 
 
 @router.get("/v1/schemas/{name:path}")
@@ -118,12 +95,6 @@ def as_admin(request: Request) -> ServerState:
         raise ApiError(403, "admin_key_needed", "changes of schemas need a key of --admin-key-file")
     state: ServerState = request.app.state.server
     return state
-
-
-def _is_in_name(request: Request, ending: str) -> bool:
-    """Whether the end of a path belongs to the name of a schema, because its slash is written %2F."""
-    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-    return not path.endswith(ending.encode())
 
 
 def find_schema(state: ServerState, name: str) -> CheckedSchema:

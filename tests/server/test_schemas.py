@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from lxml import etree
 
 from promptcache import Engine
 from promptcache.language import parse_schema
@@ -22,21 +21,17 @@ DOCUMENT = '<schema name="{}"><module name="one">The colour of the car is {}.</m
 
 
 def test_clients_see_schemas(served: Served) -> None:
-    """A schema has its modules and parameters, its document, its picture and its grammar."""
+    """A schema has its modules and parameters, and its document."""
     listed = served.get("/v1/schemas").json()["data"]
     schema = served.get("/v1/schemas/travel").json()
-    picture, grammar = (served.get(f"/v1/schemas/travel/{each}") for each in ("layout.html", "grammar"))
-    missing = [served.get(f"/v1/schemas/{each}") for each in ("nothing", "..%2F..%2Fetc", "nothing/grammar")]
+    missing = [served.get(f"/v1/schemas/{each}") for each in ("nothing", "..%2F..%2Fetc")]
 
     assert "travel" in [each["id"] for each in listed]
     assert not any("/plain" in each["id"] for each in listed)
     assert {"path": "miami", "required": False, "doc": None, "parameters": [], "collection": None} in schema["modules"]
     assert [each["members"] for each in schema["unions"]] == [["miami", "paris", "tokyo"]]
     assert parse_schema(schema["xml"]).name == "travel"
-    assert picture.headers["content-type"].startswith("text/html")
-    assert "miami" in picture.text
-    assert etree.RelaxNG(etree.fromstring(grammar.content))
-    assert [each.status_code for each in missing] == [404] * 3
+    assert [each.status_code for each in missing] == [404] * 2
 
 
 def test_pairs_are_warmed_on_demand(served: Served) -> None:
@@ -74,19 +69,18 @@ def test_administrator_changes_schemas(served: Served, name: str) -> None:
 
 
 def test_names_that_end_like_other_paths(served: Served) -> None:
-    """A schema named a/grammar is not the grammar of a schema a, nor is a/layout.html its picture."""
-    names = ["a", "a/grammar", "a/layout.html", "a/warm", "a/members/b"]
+    """A schema may be named like the path of an action on another one, or of its members."""
+    names = ["a", "a/warm", "a/members/b"]
     paths = {name: f"/v1/schemas/{quote(name, safe='')}" for name in names}
     with served.http("root") as client:
         made = [client.put(path, content=DOCUMENT.format(name, "red"), headers=XML) for name, path in paths.items()]
         found = [client.get(path).json()["id"] for path in paths.values()]
-        parts = [client.get(f"{path}/{part}") for path in paths.values() for part in ("grammar", "layout.html")]
-        parts += [client.post(f"{path}/warm") for path in paths.values()]
+        warmed = [client.post(f"{path}/warm") for path in paths.values()]
         gone = [client.delete(path).json()["id"] for path in paths.values()]
 
-    assert [each.status_code for each in made] == [201] * 5
+    assert [each.status_code for each in made] == [201] * 3
     assert found == gone == names
-    assert {each.status_code for each in parts} == {200}
+    assert {each.status_code for each in warmed} == {200}
 
 
 @pytest.mark.parametrize(
