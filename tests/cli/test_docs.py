@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.app import COMMANDS
-from promptcache.cli.bench import command as bench
 from promptcache.cli.cache import command as cache
 from tests.cli.conftest import Command
 
@@ -39,7 +38,6 @@ def test_sessions_of_the_page_run(command: Command, words: str) -> None:
 def test_every_command_takes_both_forms_of_help(command: Command) -> None:
     """-h is --help, for groups and their commands."""
     names = [(), *((name,) for name in COMMANDS), *(("cache", name) for name in cache.commands)]
-    names += [("bench", name) for name in bench.commands]
 
     for name in names:
         short, long = command(*name, "-h"), command(*name, "--help")

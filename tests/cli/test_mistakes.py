@@ -45,8 +45,8 @@ CASES = """
 2  | check --jsn x --json |
 2  | run x --seed y | 'y' is not allowed: a whole number from 0
 2  | run x --seed y --json |
-2  | bench x | No such command
-2  | bench x --json |
+2  | cache x | No such command
+2  | cache x --json |
 2  | check travel.xml '' | the name of a file is empty
 2  | check card.xml.j2 --context cut.json | is not JSON
 2  | check card.xml.j2 --context list.json | an object is expected
