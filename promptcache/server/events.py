@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from starlette.types import Receive
 
@@ -22,46 +21,17 @@ RowItem: TypeAlias = int | TokenLogprobs | Completion | BaseException
 """A generated token, the end of a row, or an error."""
 
 
-class LoopCalls:
-    """Calls from other threads into the running event loop. Calls that wait at the same time take one wake-up.
-
-    After a step the worker thread passes a token of each row. A wake-up is a system call, at which the two threads
-    hand the interpreter's lock to each other.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._is_woken = False
-
-    def add(self, call: Callable[..., None], *args: Any) -> None:
-        """Call `call(*args)` in the event loop, after the calls that were added before. Any thread may call this."""
-        self._waiting.append((call, args))
-        if not self._is_woken:
-            self._is_woken = True
-            with suppress(RuntimeError):  # the event loop is closed: the server has ended
-                self._loop.call_soon_threadsafe(self._run)
-
-    def _run(self) -> None:
-        self._is_woken = False  # first, so that a call that is added from now on wakes the loop again
-        while self._waiting:
-            call, args = self._waiting.popleft()
-            self._loop.call_soon(call, *args)
-
-
 class RowEvents:
     """What happens to the rows of one request, in order. Used in one event loop, filled by the worker thread."""
 
-    def __init__(self, calls: LoopCalls, timeout_s: float, max_unread: float) -> None:
-        """Create the events of a request.
+    def __init__(self, timeout_s: float, max_unread: float) -> None:
+        """Create the events of a request, in the event loop that runs.
 
         Args:
-            calls: Of the event loop that runs.
             timeout_s: Seconds after which it ends.
             max_unread: Number of items that may wait to be read; a request with more of them ends.
         """
         self._loop = asyncio.get_running_loop()
-        self._calls = calls
         self._max_unread = max_unread
         self._items: deque[tuple[int, RowItem]] = deque()
         self._ready = asyncio.Event()
@@ -72,7 +42,12 @@ class RowEvents:
 
     def listener(self, row: int) -> Callable[[RowItem], None]:
         """Return the listener of a row, for `Service.submit`."""
-        return partial(self._calls.add, self._add, row)
+
+        def listen(item: RowItem) -> None:
+            with suppress(RuntimeError):  # the event loop is closed: the server has ended
+                self._loop.call_soon_threadsafe(self._add, row, item)
+
+        return listen
 
     def watch(self, tickets: list[Ticket], receive: Receive) -> None:
         """Cancel these tickets once the client has gone."""

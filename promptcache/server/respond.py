@@ -178,7 +178,7 @@ class _Responder:
 
     def __init__(self, request: Request, question: ServerRequest, state: ServerState) -> None:
         max_unread = MAX_UNREAD if question.body.stream else math.inf  # a whole answer waits for no client
-        self.events = RowEvents(state.calls, state.settings.request_timeout_s, max_unread)
+        self.events = RowEvents(state.settings.request_timeout_s, max_unread)
         self._question = question
         self._state = state
         self._record: dict[str, Any] = request.state.record

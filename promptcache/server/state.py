@@ -12,7 +12,6 @@ from promptcache.engine import Engine
 from promptcache.language import CheckedSchema, Schema
 from promptcache.locks import new_lock
 from promptcache.server.errors import ApiError
-from promptcache.server.events import LoopCalls
 from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
 from promptcache.server.response_memory import ResponseMemory
@@ -37,7 +36,6 @@ class ServerState:
         num_busy_connections: Returns the number of connections whose request is being answered.
         pools: Threads for work beside the model.
         responses: Conversations that callers of `/v1/responses` may continue.
-        calls: Into the event loop in which the state was made.
     """
 
     def __init__(self, engine: Engine, settings: ServerSettings, schema_folder: SchemaFolder | None = None) -> None:
@@ -48,7 +46,6 @@ class ServerState:
         self.draining = False
         self.num_busy_connections: Callable[[], int] = lambda: 0
         self.changing = new_lock()
-        self.calls = LoopCalls()
         self.responses = ResponseMemory()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.pools = WorkPools(settings.max_waiting, self.metrics.rejected)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ from promptcache import Engine
 from promptcache.diagnostics import EngineClosed, QueueFull, QueueTimeout, ServiceClosed
 from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
-from promptcache.server.events import MAX_UNREAD, LoopCalls, RowEvents, RowItem
+from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from tests.server.conftest import (
     CHAT,
     CHATS,
@@ -129,19 +130,23 @@ def test_request_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_slow_reader_is_cancelled() -> None:
-    """A client that is too many tokens behind loses its row, and gets the reason before all other tokens."""
-    service = ScriptedService()
+    """A client that is too many tokens behind loses its row, and gets the reason before all other tokens.
+
+    Tokens after the end of the event loop are dropped.
+    """
+    service, tells = ScriptedService(), list[Callable[[RowItem], None]]()
 
     async def read_nothing() -> tuple[int, RowItem]:
-        events = RowEvents(LoopCalls(), 60, MAX_UNREAD)
+        events = RowEvents(60, MAX_UNREAD)
         events.watch([service.submit_request("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
-        tell = events.listener(0)
+        tells.append(events.listener(0))
         for _ in range(MAX_UNREAD + 1):
-            tell(2757)
+            tells[0](2757)
         await asyncio.sleep(0.01)
         return await events.next()
 
     _, item = asyncio.run(read_nothing())
+    tells[0](2757)
 
     assert isinstance(item, ApiError)
     assert item.code == "client_too_slow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import queue
 import signal
@@ -21,6 +22,7 @@ from promptcache import Engine, StoreConfig
 from promptcache.cli.app import app
 from promptcache.rows.batch import Batch
 from promptcache.server import create_app, serve
+from promptcache.server.run import DrainingServer
 from tests.server.conftest import CHAT, CHATS, TRAVEL, server_process, wait_until
 
 DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
@@ -295,6 +297,18 @@ def test_a_second_signal_ends_a_server_whose_threads_go_on() -> None:
             assert running.wait(20) == -signal.SIGTERM
         finally:
             running.kill()
+
+
+def test_server_freezes_its_objects(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The objects of libraries and schemas take no part in the garbage collections of a running server."""
+    app, found = create_app(engine), []
+    monkeypatch.setattr(DrainingServer, "run", lambda _: found.append(gc.get_freeze_count()))
+    gc.unfreeze()
+    try:
+        serve(app, host="127.0.0.1", port=0, started=lambda _: None)
+    finally:
+        gc.unfreeze()
+    assert found[0] > 100_000
 
 
 def test_sigterm_finishes_running_answers() -> None:
