@@ -39,6 +39,7 @@ class TargetName(StrEnum):
     ONE_AT_A_TIME = "one-at-a-time"
     SCHEDULER = "scheduler"
     HTTP = "http"
+    RAY = "ray"
     TRANSFORMERS = "transformers"
     TRANSFORMERS_BATCHES = "transformers-batches"
 

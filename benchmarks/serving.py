@@ -38,6 +38,7 @@ from promptcache.progress import Progress, silent
 _BASES: Mapping[TargetName, TargetName] = {
     TargetName.ONE_AT_A_TIME: TargetName.SCHEDULER,
     TargetName.HTTP: TargetName.SCHEDULER,
+    TargetName.RAY: TargetName.HTTP,
     TargetName.TRANSFORMERS: TargetName.HTTP,
     TargetName.TRANSFORMERS_BATCHES: TargetName.HTTP,
 }

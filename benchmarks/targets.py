@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import sys
 import threading
@@ -203,12 +204,12 @@ def _options(setup: LoadSetup) -> dict[str, Any]:
 
 
 @contextmanager
-def _http(setup: LoadSetup) -> Iterator[Target]:
+def _http(setup: LoadSetup, options: Sequence[str] = ()) -> Iterator[Target]:
     """Start `promptcache serve` with its defaults; clients stream the answers."""
     shape = setup.engine.model.shape
     schema = setup.scratch / "load.xml"
     schema.write_text(setup.schema_text, encoding="utf-8")
-    words = ["promptcache", "serve", "--model", str(setup.folder), "--schema", str(schema)]
+    words = ["promptcache", "serve", "--model", str(setup.folder), "--schema", str(schema), *options]
     words += ["--dtype", str(shape.dtype).removeprefix("torch."), "--device", str(shape.device)]
     tokens = setup.sizes.answer_tokens
     fields: dict[str, Any] = {"max_tokens": tokens, "min_tokens": tokens}
@@ -218,7 +219,7 @@ def _http(setup: LoadSetup) -> Iterator[Target]:
     def body(request: LoadRequest) -> dict[str, Any]:
         return {"prompt": setup.prompt_text(request), "seed": request.seed, **fields}
 
-    log = setup.scratch / "promptcache.log"
+    log = setup.scratch / f"promptcache{''.join(options)}.log"
     with server_process(words, log) as (port, cpu_s):
         yield Target(lambda request: _stream(port, "/v1/prompts", body(request)), cpu_s)
 
@@ -291,6 +292,7 @@ TARGETS: Mapping[TargetName, TargetOpener] = {
     TargetName.ONE_AT_A_TIME: _one_at_a_time,
     TargetName.SCHEDULER: _scheduler,
     TargetName.HTTP: _http,
+    TargetName.RAY: partial(_http, options=["--ray"]),
     TargetName.TRANSFORMERS: _transformers,
     TargetName.TRANSFORMERS_BATCHES: partial(_transformers, options=_BATCHES),
 }
@@ -298,6 +300,7 @@ TARGETS: Mapping[TargetName, TargetOpener] = {
 
 _NEEDED: Mapping[TargetName, tuple[str, tuple[str, ...]]] = {
     TargetName.HTTP: ("promptcache[server]", _SERVER),
+    TargetName.RAY: ("promptcache[ray]", (*_SERVER, "ray")),
     TargetName.TRANSFORMERS: ("transformers[serving]", _SERVING),
     TargetName.TRANSFORMERS_BATCHES: ("transformers[serving]", _SERVING),
 }
@@ -310,4 +313,6 @@ def missing(name: TargetName) -> str | None:
     for package in packages:
         if find_spec(package) is None:
             return f"needs '{package}': pip install '{extra}'"
+    if name is TargetName.RAY and torch.get_num_threads() != (num_cores := os.cpu_count() or 1):
+        return f"its replica has all {num_cores} cores: --threads {num_cores}"
     return None

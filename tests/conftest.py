@@ -53,7 +53,7 @@ settings.register_profile(
 settings.load_profile("shared machine")
 
 
-_NOT_LOADED = {"__main__", "langchain", "llama_index"}
+_NOT_LOADED = {"__main__", "ray_app", "langchain", "llama_index"}
 if find_spec("triton") is None:
     _NOT_LOADED.add("segments_kernel")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it when it is loaded, which torch may do
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Hypothesis draws constants of the local modules that are loaded just then, derandomized or not: were these not all
     of them, a test's examples would depend on which tests the same worker happened to run before. Files of schemas are
-    never imported, and those that need frameworks only by the tests of clients.
+    never imported, and those that need Ray or frameworks only by slow tests and those of clients.
     """
     os.environ["OMP_NUM_THREADS"] = os.environ.get("PROMPTCACHE_THREADS", "1")
     runs_tests = config.getoption("dist", "no") == "no"  # the process that distributes tests to workers runs none

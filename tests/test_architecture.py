@@ -62,13 +62,14 @@ MAY_IMPORT = {
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
 FRONT_ENDS = {
-    "cli": {"bench", "fidelity", "picture", "server", "testing"},
+    "cli": {"bench", "fidelity", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
     "bench": set(),
     "demo": set(),
     "fidelity": {"testing"},
     "picture": set(),
     "retrieval": set(),
+    "scale": {"server"},
     "server": {"picture"},
     "testing": {"demo"},
 }
@@ -208,13 +209,13 @@ def test_heavy_libraries_stay_in_their_rooms() -> None:
 
 
 def test_only_the_server_imports_web_frameworks() -> None:
-    """The libraries of the extra `server` are imported by its room only."""
+    """The libraries of the extra `server` are imported by its room and its replicas only."""
     web = {"fastapi", "starlette", "uvicorn", "prometheus_client"}
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {name}"
         for room, path in modules()
         for name in imported(path)
-        if room != "server" and name.split(".")[0] in web
+        if room not in ("server", "scale") and name.split(".")[0] in web
     ]
 
     assert wrong == []
@@ -274,6 +275,7 @@ def imported_modules(path: Path) -> set[str]:
         "promptcache.cli.serve",
         "promptcache.layout",
         "promptcache.cli",
+        "promptcache.scale.ray_proxy",
     ],
 )
 def test_light_rooms_do_not_load_torch(room: str) -> None:

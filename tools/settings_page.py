@@ -18,7 +18,8 @@ HEAD = """# Settings
 `python -m tools.settings_page` writes this page from the declarations in `promptcache/settings.py`.
 
 An option has the name of its setting without the unit. `promptcache serve` takes it from the command line, else from
-the environment, else from the TOML file of `--config`, where `--max-body 2MiB` is `max_body = "2 MiB"`.
+the environment, else from the TOML file of `--config`, where `--max-body 2MiB` is `max_body = "2 MiB"`. The `args` of
+the [application of Ray Serve](scaling.md#ray-serve) have the same names.
 """
 PARTS = (
     (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
 from promptcache.cli.groups import HELP
 from promptcache.cli.options import FILE, context_option
+from promptcache.cli.output import tell
 from promptcache.cli.settings import EngineOptions, Value, collected, declared_options, engine_options, take_declared
 from promptcache.diagnostics import BYTES, InvalidValue
 from promptcache.language import CheckedSchema
@@ -30,20 +32,19 @@ from promptcache.settings import ServerSettings
 from promptcache.tokenizer import local_folder
 
 if TYPE_CHECKING:
+    from ray.serve import Application
+
     from promptcache.engine import Engine
     from promptcache.server import ApiKeys, SchemaFolder
 
+_OF_RAY = {"host", "port", "insecure", "ray", "replicas"}
+"""Options that an application of Ray Serve has no use for."""
 _PLACE = f"{__name__}.place"
 """The place of defaults in the data of a context, for messages."""
 
 
 def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    """Make the values of a TOML file the defaults of all options.
-
-    Raises:
-        EnvironmentMissing: The file cannot be read.
-        UsageMistake: It is not TOML, or names no option, or one twice.
-    """
+    """Make the values of a TOML file the defaults of all options."""
     if path is None or ctx.resilient_parsing:
         return
     place = ctx.meta[_PLACE] = f"--config {path}"
@@ -53,13 +54,22 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
         raise EnvironmentMissing(f"{place}: {error.strerror}") from None
     except ValueError as error:
         raise UsageMistake(f"{place} is not TOML: {error}") from None
-    several = {each.name: each.multiple for each in ctx.command.params if each.name != "config"}
+    ctx.default_map = _as_defaults(values, ctx.command, place)
+
+
+def _as_defaults(values: Mapping[str, Any], of: click.Command, place: str) -> dict[str, Any]:
+    """Return values of options, as click reads defaults.
+
+    Raises:
+        UsageMistake: There is no such option, or it is there twice; names the place.
+    """
+    several = {each.name: each.multiple for each in of.params if each.name != "config"}
     named = {name.replace("-", "_"): value for name, value in values.items()}
     if len(named) < len(values):
         raise UsageMistake(f"{place}: an option is there twice, with - and with _")
     if unknown := sorted(named.keys() - several.keys()):
         raise UsageMistake(f"{place}: there is no option '{unknown[0]}'")
-    ctx.default_map = {
+    return {
         name: [*map(str, value if isinstance(value, list) else [value])] if several[name] else str(value)
         for name, value in named.items()
     }
@@ -114,7 +124,7 @@ _MEMORY = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """The options of a server.
+    """The options of a server. A replica makes its application from them.
 
     Attributes:
         server: Those of `ServerSettings` that commands have.
@@ -193,6 +203,25 @@ class ServeOptions:
             engine.add_schema(each.source)
         return engine
 
+    def make_app(self) -> Any:
+        """Return the application of the server, with an engine of its own: a replica."""
+        from promptcache.server import create_app
+
+        engine = self.load(self.read_schemas())
+        return create_app(engine, self.settings(), keys=self.read_keys(), schema_folder=self.open_folder())
+
+    def check_ray(self) -> None:
+        """Refuse what several replicas cannot do.
+
+        Raises:
+            EnvironmentMissing: Ray is not installed.
+            UsageMistake: A schema that a client adds would reach one replica only.
+        """
+        if self.admin_key_file is not None and self.schema_folder is None:
+            raise UsageMistake("--admin-key-file with --ray needs --schema-folder, so that schemas reach all replicas")
+        if find_spec("ray") is None:
+            raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
+
 
 @click.command("serve", cls=_ServeCommand, context_settings={**HELP, "auto_envvar_prefix": "PROMPTCACHE"})
 @click.option(
@@ -214,7 +243,9 @@ class ServeOptions:
     "--port", metavar="PORT", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 takes a free one."
 )
 @click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
-def command(options: ServeOptions, host: str, port: int, insecure: bool) -> None:
+@click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
+@click.option("--replicas", metavar="N", type=click.IntRange(min=1), default=1, help="Replicas, with --ray.")
+def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bool, replicas: int) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.
 
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
@@ -226,6 +257,12 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool) -> None
     with ending(as_json=False):
         schemas = options.read_schemas()
         check_server_installed()
+        if ray:
+            if not port:
+                raise UsageMistake("--port 0: with --ray, name a port")
+            options.check_ray()
+        elif replicas > 1:
+            raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         from promptcache.server import create_app, log_event, raise_file_limit, serve, start_log
 
         settings, keys, folder = options.settings(), options.read_keys(), options.open_folder()
@@ -240,6 +277,9 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool) -> None
         except InvalidValue as error:
             raise UsageMistake(f"--max-connections: {error}") from None
         asyncio.run(_check_address(host, port))
+        if ray:
+            _serve_ray(settings, host, port, replicas, options)
+            return
         app = create_app(options.load(schemas), settings, keys=keys, schema_folder=folder)
         start_log()
 
@@ -249,6 +289,36 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool) -> None
         if not serve(app, host=host, port=port, started=started):
             log_event("ended", error="worker_dead")
             raise Exit(ExitCode.ENVIRONMENT)
+
+
+def ray_application(args: dict[str, Any]) -> Application:
+    """Return the application of Ray Serve. In its configuration, `args` are options: `max_rows: 16`.
+
+    Raises:
+        UsageMistake: An option is unknown or has a wrong value.
+    """
+    from promptcache.scale.ray_app import application
+
+    if found := sorted(_OF_RAY & args.keys()):
+        raise UsageMistake(f"args.{found[0]}: Ray's own configuration has this")
+    made = _as_defaults(args, command, "args")
+    try:
+        options = ServeOptions.of(command.make_context("promptcache serve", [], default_map=made).params)
+    except click.UsageError as error:
+        raise UsageMistake(f"args: {error.format_message()}") from None
+    options.check_ray()
+    return application(options.make_app, options.settings())
+
+
+def _serve_ray(settings: ServerSettings, host: str, port: int, replicas: int, options: ServeOptions) -> None:
+    from promptcache.scale.ray_app import application, serve_here
+
+    num_cpus = max(1, (os.cpu_count() or 1) // replicas)
+    made = application(options.make_app, settings, num_replicas=replicas, num_cpus=num_cpus)
+    tell(f"starting Ray, which takes half a minute; replicas: {replicas}")
+    serve_here(
+        made, host=host, port=port, num_cpus=num_cpus * replicas, started=lambda url: tell(f"listening on {url}")
+    )
 
 
 def check_server_installed() -> None:

@@ -63,6 +63,9 @@ def create_app(
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
     app.state.settings = settings
+    app.state.metrics_text = lambda: run_in_threadpool(
+        app.state.server.metrics.text
+    )  # it counts the files of the store
     app.add_middleware(
         Gate,
         keys=keys or ApiKeys(),
@@ -133,5 +136,4 @@ async def _health(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    text = await run_in_threadpool(request.app.state.server.metrics.text)  # it counts the files of the store
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await request.app.state.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

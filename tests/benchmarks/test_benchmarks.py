@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,13 @@ def test_servers_are_measured_by_the_cpu_time_of_their_process() -> None:
     rows = serving("--target", "scheduler", "--target", "http", "--threads", "1")
 
     assert {row["target"] for row in rows if row["cpu_s"] > 0} >= {"http"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'promptcache[ray]'")
+def test_ray_serve_answers_the_same_requests() -> None:
+    """The CPU time of Ray is that of all of its processes."""
+    assert all(row["cpu_s"] > 0 for row in serving("--target", "ray", "--threads", str(os.cpu_count())))
 
 
 @pytest.mark.slow

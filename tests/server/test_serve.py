@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--memory", "0", "--limit", "0"], 0, ""),
         (["--config", "twice.toml"], 2, "an option is there twice, with - and with _"),
         (["--api-key-file", "accent"], 2, "--api-key-file accent: the key in line 2 is not allowed: letters without"),
+        (["--replicas", "2"], 2, "is for --ray"),
+        (["--ray", "--port", "0"], 2, "name a port"),
+        (["--ray", "--admin-key-file", "keys"], 2, "needs --schema-folder, so that schemas reach all replicas"),
+        (["--ray", "--admin-key-file", "keys", "--schema-folder", "folder"], 3, "pip install 'promptcache[ray]'"),
+        (["--ray", "--host", "0.0.0.0"], 3, "pip install 'promptcache[ray]'"),
         (["PROMPTCACHE_SCHEMA=a b.xml:c.xml"], 0, ""),  # names of files may have spaces
         (
             ["--max-rows", "x", "PROMPTCACHE_MAX_ROWS=2"],
@@ -138,6 +144,7 @@ def test_options_are_checked_before_the_model_is_loaded(
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "latin").write_bytes(b"key\xff\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: None if name == "ray" else find_spec(name))
 
     environment = dict(each.split("=") for each in words if each.startswith("PROMPTCACHE_"))
 
@@ -147,9 +154,13 @@ def test_options_are_checked_before_the_model_is_loaded(
     assert message in errors
 
 
-def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ray", [(), ("--ray",)])
+def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, ray: tuple[str, ...]
+) -> None:
     """A port in use, and a host that is none, have one line with both options; the exit code is 3."""
-    monkeypatch.setattr("promptcache.cli.serve.ServeOptions.load", lambda *_: pytest.fail("the model was loaded"))
+    for name in ("ServeOptions.load", "_serve_ray"):
+        monkeypatch.setattr(f"promptcache.cli.serve.{name}", lambda *_: pytest.fail("the model was loaded"))
     monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: name)
     real = socket.getaddrinfo
 
@@ -162,7 +173,7 @@ def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(monke
     fix = "name an address of this machine and a free port\n"
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = str(used.getsockname()[1])
-        found = _serve("--port", port)
+        found = _serve("--port", port, *ray)
     reasons = {
         "nosuchhost.invalid": "Name or service not known",
         "two..dots.invalid": "not the name of a host",
@@ -171,7 +182,7 @@ def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(monke
 
     assert found == (3, f"error: --host 127.0.0.1 --port {port}: address already in use; {fix}")
     for host, reason in reasons.items():
-        refused = _serve("--host", host, "--insecure", "--port", "8001")
+        refused = _serve("--host", host, "--insecure", "--port", "8001", *ray)
         assert refused == (3, f"error: --host {host} --port 8001: {reason}; {fix}")
 
 
