@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,14 @@ from promptcache.cli.console import print_lines, progress, stdout
 from promptcache.cli.documents import (
     InputDocument,
     Sources,
+    check_target,
     checked_schema,
+    files_read,
     read,
     replace_file,
 )
-from promptcache.cli.exits import ExitCode, UsageMistake
-from promptcache.cli.options import Output, context_option, schema_argument, with_json
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
 from promptcache.cli.output import plain
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
 from promptcache.cli.test import find_hypothesis
@@ -27,6 +30,7 @@ from promptcache.diagnostics import counted, millinats_text, size_text
 from promptcache.language import is_template, with_root_attribute
 
 if TYPE_CHECKING:
+    from promptcache.engine import Engine
     from promptcache.fidelity import Fidelity, Interval, SettingFidelity
 
 
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     help="Highest mean KL divergence that is good enough, in thousandths of a nat; exit with 1 if the schema has more.",
 )
 @click.option("--write", "write", is_flag=True, help="Write the recommended attribute into the schema file.")
+@output_file("--svg", words="Draw KL divergence over TTFT into an SVG file. Needs matplotlib.")
 @context_option
 @with_json
 def command(
@@ -74,6 +79,7 @@ def command(
     settings: tuple[str, ...],
     max_kl: float | None,
     write: bool,
+    svg: Path | None,
 ) -> Output:
     """Show how far a schema's cached requests are from plain prefill, and which settings to use.
 
@@ -85,6 +91,9 @@ def command(
     if write:
         _check_writable(document)
     checked = checked_schema(document)
+    if svg is not None:
+        check_target(svg, files_read(sources, checked))
+        _find_matplotlib()
     if prompts:
         find_hypothesis("random prompts need Hypothesis", "--prompts 0 to take the examples only")
     loaded = engine.load()
@@ -104,6 +113,8 @@ def command(
     limit = None if max_kl is None else max_kl / 1000
     recommended = fidelity.recommend(limit)
     written = write and _write(document, recommended)
+    if svg is not None:
+        _draw(fidelity, svg, engine.model, loaded)
     failed = limit is not None and fidelity.as_it_is.divergence.value > limit and not written
     place: dict[str, Any] = {"schema": {"name": fidelity.schema, "file": document.name}, "model": engine.model}
     verdict = {
@@ -131,6 +142,13 @@ def _check_writable(document: InputDocument) -> None:
         raise UsageMistake(f"--write: {document.name} is a template; write the attribute into it by hand")
 
 
+def _find_matplotlib() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise EnvironmentMissing("--svg needs matplotlib: pip install 'promptcache[plot]'")
+
+
 def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool:
     """Write the recommended attribute into the root element; return whether there is one.
 
@@ -145,6 +163,15 @@ def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool
     setting = recommended.setting
     replace_file(document.path, with_root_attribute(document.data, setting.attribute, setting.value))
     return True
+
+
+def _draw(fidelity: Fidelity, svg: Path, model: str, engine: Engine) -> None:
+    from promptcache.fidelity.plot import plot_fidelity
+    from promptcache.timing import hardware
+
+    shape = engine.model.shape
+    facts = {"model": model, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+    plot_fidelity(fidelity, svg, model=facts, hardware=hardware())
 
 
 def _data(fidelity: Fidelity) -> dict[str, Any]:

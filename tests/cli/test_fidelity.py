@@ -6,8 +6,10 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from promptcache.cli.settings import EngineOptions
 from promptcache.fidelity import AS_IT_IS, Fidelity, Interval, PromptFidelity, Setting, SettingFidelity
@@ -58,7 +60,8 @@ MEASURED = Fidelity(
 @pytest.fixture
 def measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The schema's file; every measurement gives `MEASURED`."""
-    monkeypatch.setattr(EngineOptions, "load", lambda _: None)
+    engine = SimpleNamespace(model=SimpleNamespace(shape=SimpleNamespace(dtype=torch.float32, device="cpu")))
+    monkeypatch.setattr(EngineOptions, "load", lambda _: engine)
     monkeypatch.setattr(import_module("promptcache.fidelity"), "measure_fidelity", lambda *_, **__: MEASURED)
     (folder / "notes.xml").write_text(SCHEMA, encoding="utf-8")
     return folder / "notes.xml"
@@ -104,6 +107,20 @@ def test_write_changes_the_attribute_only(command: Command, measured: Path) -> N
     measured.write_bytes(first.replace(b"first-8", b"slots"))
     assert command("fidelity", "notes.xml", "--max-kl", "8", "--write").exit_code == 0
     assert measured.read_bytes() == first
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_picture_has_a_point_for_each_setting(command: Command, folder: Path) -> None:
+    """--svg draws every setting with its name; a target that was read is refused."""
+    pytest.importorskip("matplotlib")
+    drawn = command("fidelity", "notes.xml", "--svg", "notes.svg")
+    refused = command("fidelity", "notes.xml", "--svg", "notes.xml")
+    svg = (folder / "notes.svg").read_text(encoding="utf-8")
+
+    assert drawn.exit_code == 0
+    assert svg.startswith("<?xml")
+    assert all(f"<!-- {each.name} -->" in svg for each in MEASURED.settings)
+    assert (refused.exit_code, "what is read" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
