@@ -238,6 +238,4 @@ def _layer_types(text: Any) -> list[str]:
     kind = "full_attention" if getattr(text, "sliding_window", None) is None else "sliding_attention"
     if getattr(text, "attention_chunk_size", None) is not None:
         kind = "chunked_attention"
-    if (named := getattr(text, "attention_layers", None)) is not None:  # GPT-Neo
-        return [kind if each == "global" else str(each) for each in named]
     return [kind] * text.num_hidden_layers
