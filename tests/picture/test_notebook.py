@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lxml import html
 
 from promptcache.decode import Completion
-from promptcache.picture import register
 from promptcache.picture.notebook import VIEWS
 from tests.layout.samples import plan_of
 
@@ -55,7 +54,11 @@ def test_importing_the_package_in_ipython_registers_the_views() -> None:
 import sys, types
 if {running}:
     sys.modules["IPython"] = types.ModuleType("IPython")
-    sys.modules["IPython"].get_ipython = lambda: print("asked")
+    def register(module, name, view):
+        print(f"{{module}}.{{name}}")
+    formatter = types.SimpleNamespace(for_type_by_name=register)
+    formatters = types.SimpleNamespace(formatters={{"text/html": formatter}})
+    sys.modules["IPython"].get_ipython = lambda: types.SimpleNamespace(display_formatter=formatters)
 import promptcache
 print("promptcache.picture" in sys.modules)
 """
@@ -64,7 +67,7 @@ print("promptcache.picture" in sys.modules)
         for running in (True, False)
     ]
 
-    assert [each.stdout.split() for each in told] == [["asked", "True"], ["False"]]
+    assert [each.stdout.split() for each in told] == [[*VIEWS, "True"], ["False"]]
 
 
 def test_an_answer_shows_its_text_and_what_it_cost() -> None:
@@ -77,18 +80,3 @@ def test_an_answer_shows_its_text_and_what_it_cost() -> None:
     assert "<i>Yes</i>\ufffd" in words
     assert "20 tokens reused · 5 new · 7 generated · level exact · first token after 12 ms" in words
     assert vars(answer).keys() <= Completion.__dataclass_fields__.keys()
-
-
-def test_views_are_registered_in_the_running_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registering names every type, by module and name; without a shell it does nothing."""
-    asked: list[str] = []
-    formatter = SimpleNamespace(for_type_by_name=lambda module, name, view: asked.append(f"{module}.{name}"))
-    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
-    ipython = ModuleType("IPython")
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-
-    for running in (None, shell):
-        ipython.get_ipython = lambda running=running: running  # type: ignore[attr-defined]
-        register()
-
-    assert asked == list(VIEWS)
