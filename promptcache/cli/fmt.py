@@ -51,17 +51,16 @@ class Formatted:
 
 @click.command("fmt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=DOCUMENT)
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file would change.")
-@click.option("--diff", is_flag=True, help="Write nothing; show what would change.")
+@click.option("--check", is_flag=True, help="Write nothing; show what would change, and exit with 1 if anything does.")
 @context_option
 @with_json
-def command(sources: Sources, files: tuple[str, ...], check: bool, diff: bool) -> Output:
+def command(sources: Sources, files: tuple[str, ...], check: bool) -> Output:
     """Format schemas and prompts; their tokens never change.
 
     FILE is a schema or a prompt; - is standard input, which is written to stdout.
     """
-    found = format_files(files, sources, write=not (check or diff))
-    show = partial(_print, found, only_check=check, as_diff=diff)
+    found = format_files(files, sources, write=not check)
+    show = partial(_print, found, only_check=check)
     return Output(data=_data(found), text=show, code=_code(found, only_check=check))
 
 
@@ -137,20 +136,19 @@ def _data(found: Sequence[Formatted]) -> dict[str, Any]:
     return {"documents": documents}
 
 
-def _print(found: Sequence[Formatted], *, only_check: bool, as_diff: bool) -> None:
+def _print(found: Sequence[Formatted], *, only_check: bool) -> None:
     """Print for each document its diagnostics, its diff or the new text of standard input, and a line if it changes."""
     for each in found:
         if each.diagnostics:
             from promptcache.cli.console import print_diagnostics
 
             print_diagnostics(each.diagnostics, beside=True)
-        if as_diff and each.changed:
+        if only_check and each.changed:
             write_text(_difference(each))
-        elif each.path is None and not only_check and not as_diff and not each.diagnostics:
+        elif each.path is None and not only_check and not each.diagnostics:
             write_text(each.after)
-        if each.changed and (only_check or as_diff or each.path is not None):
-            verb = "would be formatted" if only_check or as_diff else "formatted"
-            tell(f"{each.name}: {verb}")
+        if each.changed and (only_check or each.path is not None):
+            tell(f"{each.name}: {'would be formatted' if only_check else 'formatted'}")
         if each.fault is not None:
             tell(f"error: {each.fault}")
 
