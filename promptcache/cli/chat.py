@@ -27,7 +27,7 @@ from promptcache.cli.exits import (
     system_message,
 )
 from promptcache.cli.options import DOCUMENT, FILE, context_option, schemas_option
-from promptcache.cli.output import tell, warn, write_calls, write_text
+from promptcache.cli.output import end_answer, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.settings import AnswerOptions, answer_options
 from promptcache.diagnostics import ROOT, InvalidValue, PromptCacheError, counted, did_you_mean
@@ -222,9 +222,7 @@ class _Conversation:
             return
         assert stream.completion is not None, "an exhausted stream has its completion"
         self._answer = stream.completion
-        if self._answer.text or not self._answer.tool_calls:
-            write_text("\n")
-        write_calls(self._answer.tool_calls)
+        end_answer(self._answer)
         warn(*self._answer.usage.faults)
 
     def _obey(self, line: str) -> None:

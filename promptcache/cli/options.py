@@ -49,7 +49,7 @@ def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[D
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
 context_option = click.option(
-    "--context", metavar="FILE", type=FILE, help="The values of templates, *.xml.j2: a JSON object."
+    "--context", metavar="FILE", type=FILE, help="Values for templates, *.xml.j2: a file with a JSON object."
 )
 schema_argument = click.argument("schema", metavar="SCHEMA", type=DOCUMENT)
 schemas_argument = click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, type=DOCUMENT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from promptcache.diagnostics import Diagnostic, as_data, shown
 
 if TYPE_CHECKING:
-    from promptcache.structured import ToolCall
+    from promptcache.decode import Completion
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _MAX_FACT = 200  # characters
@@ -76,9 +76,11 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_calls(calls: Iterable[ToolCall]) -> None:
-    """Write the calls of tools in an answer, one line each."""
-    for call in calls:
+def end_answer(answer: Completion) -> None:
+    """End the text of an answer, and write its calls of tools, one line each."""
+    if answer.text or not answer.tool_calls:
+        write_text("\n")
+    for call in answer.tool_calls:
         write_text(f"call {call.name} {call.arguments}\n")
 
 

@@ -13,7 +13,7 @@ from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
-from promptcache.cli.output import plain, repaired_text, tell, warn, write_calls, write_text
+from promptcache.cli.output import end_answer, plain, repaired_text, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_request
 from promptcache.cli.settings import OF_ONE_ANSWER, AnswerOptions, answer_options
 from promptcache.diagnostics import InvalidGeneration, counted
@@ -96,9 +96,7 @@ def _output(path: Path | None) -> OutputFormat | None:
 
 def _print_end(completion: Completion, warmed: Usage | None) -> None:
     """Print the calls of tools, the warnings and the line on the request, after the text of an answer."""
-    if completion.text or not completion.tool_calls:
-        write_text("\n")
-    write_calls(completion.tool_calls)
+    end_answer(completion)
     found = (f"{each.code}: {each.message}" for each in completion.warnings)
     warn(*dict.fromkeys((*found, *(warmed.faults if warmed else ()), *completion.usage.faults)))
     tell(_usage_line(completion, warmed))

@@ -33,14 +33,12 @@ class Estimate:
     """The cost of warming a schema, from its tokens and `config.json`.
 
     Attributes:
-        longest: Tokens of the longest encoding with its context.
         nbytes: Bytes of KV as it is kept.
     """
 
     schema: str
     num_encodings: int
     num_tokens: int
-    longest: int
     nbytes: int
 
 
@@ -89,17 +87,13 @@ def _estimates(schemas: Sequence[CheckedSchema], options: EngineOptions, show: P
         members = member_encodings(schema, declared_members(schema), layout, variants, limits.tokenizer)
         pairs = (pair.encoding for pair in pair_encodings(layout, variants))
         encodings = chain((each.encoding for each in variants), (encoding for _, encoding in members), pairs)
-        sizes = {  # tokens of each encoding, without and with its context
-            each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
-            for each in tracked(encodings, show, f"{schema.name}, encodings")
-        }
+        sizes = {each.digest: each.num_tokens for each in tracked(encodings, show, f"{schema.name}, encodings")}
         found.append(
             Estimate(
                 schema=schema.name,
                 num_encodings=len(sizes),
-                num_tokens=sum(own for own, _ in sizes.values()),
-                longest=max((whole for _, whole in sizes.values()), default=0),
-                nbytes=sum(stored_bytes(own) for own, _ in sizes.values()),
+                num_tokens=sum(sizes.values()),
+                nbytes=sum(map(stored_bytes, sizes.values())),
             )
         )
     return tuple(found)

@@ -49,7 +49,7 @@ class StoredEncoding:
         shape: Shape of the decoded KV. The device is the host.
         tensors: Contiguous tensors on the host, by name. Tensors that a tier returns may be memory-mapped. They stay
             valid after the encoding is deleted, and must not be changed.
-        facts: Further facts as text, such as the measured loss of the codec.
+        facts: Further facts as text, such as the module that it was first computed for.
     """
 
     recipe: Recipe
