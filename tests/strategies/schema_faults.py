@@ -33,8 +33,8 @@ VALID_PROMPT = "{prompt}"
 
 _NUMBERS = st.integers(0, 2**16)
 
-WARNINGS_OF_DRAWN = frozenset({"PC112", "PC222", "PC313", "PC315", "PC518", "PC902"})
-"""Warnings that drawn schemas may have: drawing makes empty modules and idle rules, too."""
+WARNINGS_OF_DRAWN = frozenset({"PC112", "PC222", "PC313", "PC315", "PC518", "PC901", "PC902"})
+"""Warnings that drawn schemas may have: drawing makes empty modules, idle rules and awkward whitespace, too."""
 
 _FILE = "stray.xml"
 _STRAY = '<schema name="stray"><module name="stray"/></schema>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from promptcache.language import CheckedSchema, Context, check_schema, parse_schema
 from promptcache.layout import lay_out
@@ -18,6 +18,7 @@ from tests.testing.occurring import occurring
 
 @settings(max_examples=law_examples())
 @given(document=strategies.schema_documents())
+@example(document='<schema name="s"><system>\n\u00a0</system></schema>').via("indentation with a no-break space")
 def test_documents_are_valid_and_small(document: str) -> None:
     """Every schema checks, each of its modules can be used, and it has at most twelve modules and 250 positions."""
     schema = check_schema(parse_schema(document))
