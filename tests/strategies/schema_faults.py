@@ -17,6 +17,7 @@ from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, SchemaError
 from promptcache.language import check_schema, parse_schema
+from promptcache.language.limits import MAX_DEPTH
 from promptcache.layout import lay_out
 from promptcache.testing import ByteTokenizer, Subject
 from promptcache.testing.cover import plain_case
@@ -38,7 +39,8 @@ WARNINGS_OF_DRAWN = frozenset({"PC112", "PC222", "PC313", "PC315", "PC518", "PC9
 
 _FILE = "stray.xml"
 _STRAY = '<schema name="stray"><module name="stray"/></schema>'
-_DEEP, _ENDED = '<module name="stray">' * 60, "</module>" * 60
+_LEVELS = MAX_DEPTH // 2 + 1
+_DEEP, _ENDED = '<module name="stray">' * _LEVELS, "</module>" * _LEVELS
 _INCLUDE_FILE = '<include href="stray.xml"/>'
 
 
