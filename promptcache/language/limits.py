@@ -25,4 +25,4 @@ A step is one propagation of the solver. One question inside another one shares 
 """
 
 MAX_RENDER_S = 2.0
-"""Time of a template. Texts that it makes on the way have four times `MAX_BYTES` characters."""
+"""Time of a template."""

@@ -27,15 +27,18 @@ from tests.speed import is_within
 
 BOMBS = [
     "{{ 'a' * 10 ** 8 }}",
+    "{{ 10 ** 7 * [1, 2] }}",
+    "{{ many * 1000 }}",
     "{{ 10 ** (10 ** 8) }}",
-    "{{ 'a'.center(10 ** 8) }}",
+    "{% set n = 2 ** 3999 %}{% set n = n * n %}{{ n }}",
+    "{{ 1 << 100000000 }}",
     "{{ '%0100000000d'|format(1) }}",
-    "{{ '%0100000000d' % 1 }}",
+    "{{ ('%' ~ '9' * 9 ~ 'd') % 1 }}",
     "{% for a in x %}{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}",
     "{% for a in x %}{% for b in x %}{{ 'text ' * 100 }}{% endfor %}{% endfor %}",
-    "{% set x = 'aaaaaaaa' %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
-    "{% set x = [1, 2] %}" + "{% set x = [x, x] %}" * 40 + "{{ x|tojson }}",
-    "{% set x = 'a' %}" + "{% set x = x + x %}" * 40 + "{{ x }}",
+    "{% for a in many %}{{ many|sort|first }}{% endfor %}",
+    "{% for a in many %}{% if 'x' in many %}{% endif %}{% endfor %}",
+    "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
     "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
     "{{ " + "(" * 4_000 + "1" + ")" * 4_000 + " }}",
     "{{ a" + " + a" * 20_000 + " }}",
@@ -43,55 +46,11 @@ BOMBS = [
     "{{ 1 }}" * 5_001,
     "{{ range(10 ** 9)|list }}",
     "{{ cycler.__init__.__globals__ }}",
-    "{{ many|map('list')|sum(start=[])|length }}",
-    "{{ many|sum('y', []) }}",
-    "{% set t = 'a' * 150000 %}" + "{% set t = t ~ t %}" * 5 + "{{ x|join(t) }}",
-    "{% set t = 'a' * 150000 %}{{ many|map('default', t, true)|map('upper')|list|length }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|sort|first }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|unique|list|length }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|string }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|upper }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list is lower }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|select('upper')|list }}",
-    "{% set t = 'a' * 8000000 %}" + "".join(f"{{% set t{n} = t ~ {n} %}}" for n in range(20)),
-    "{{ " + " ~ ".join(["huge"] * 500) + " }}",
-    "{{ many == many * 1000 }}",
-    "{{ many|map('upper')|list * 1000 }}",
-    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|tojson }}",
-    "{% set t = 'a' * 150000 %}{% set c = 'b' * 150000 ~ 'a' %}{{ t|trim(c) }}{{ t.strip(c) }}",
-    "{{ many|select('in', many)|list|length }}",
-    "{% for a in many %}{{ many|sort|first }}{% endfor %}",
-    "{% for a in many %}{% if 'x' in many %}{% endif %}{% endfor %}",
-    "{{ 'x' in huge }}" * 4_000,
-    "{{ many|map(attribute='a.' * 50000, default={})|list|length }}",
-    "{{ many|map('default', [])|map(attribute='a.' * 50000, default='b')|list|length }}",
-    "{% set t = ('f' * 150000)|int(base=16) %}{{ t * 1 }}",
-    "{% set n = 2 ** 3999 %}{% set n = n * n %}{{ n }}",
-    "{{ 1 << 100000000 }}",
-    "{{ many * 1000 }}",
-    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t[1:] %}}" for n in range(2_000)),
-    "{% set t = 'abc ' * 37500 %}" + "".join(f"{{% set t{n} = t.split() %}}" for n in range(2_000)),
-    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t ~ {n} %}}" for n in range(2_000)),
-    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t|list %}}" for n in range(2_000)),
-    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t.upper() %}}" for n in range(2_000)),
-    "{{ huge|replace('a', 'aaaaaaaa') }}",
-    "{{ huge|indent(1000000) }}",
-    "{{ x|batch(1, huge)|list }}",
-    "{{ x|slice(1000000000)|list }}",
-    "{{ huge|wordwrap(1) }}",
-    "{{ x|groupby('a') }}",
-    "{{ {'a': huge}|xmlattr }}",
-    "{{ huge.format() }}",
-    "{{ huge.join(x) }}",
-    "{{ huge.splitlines() }}",
-    "{{ huge.zfill(10 ** 9) }}",
-    "{{ ('%' ~ '9' * 9 ~ 'd') % 1 }}",
-    "{% set t = '&' * 150000 %}" + "{% set t = t|tojson|string %}" * 20 + "{{ t }}",
-    "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
-    "{% for a in x %}{% for b in x %}{{ a is divisibleby(7) }}{% endfor %}{% endfor %}",
-    "{% set a = 'a' * 5000000 %}" + "{% set y = a + a %}" * 3,
-    "{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 4,
-]
+    *(f"{{{{ {each} }}}}" for each in (
+        "huge|indent(1000000)", "x|batch(1, huge)|list", "x|slice(1000000000)|list", "huge.zfill(10 ** 9)",
+        "'a'.center(10 ** 8)", "{'a': huge}|xmlattr", "huge.format()", "huge.join(x)",
+    )),
+]  # fmt: skip
 """Templates that take much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
 
 
@@ -161,7 +120,7 @@ def test_lists_are_tested_for_their_type():
     """A list is no text, but a list as text is a fault."""
     rendered = render_template("{{ x is string }} {{ x is iterable }} {{ 'a' is lower }}", {"x": [1]}, "t", SchemaError)
     assert rendered.text == "False True True"
-    assert codes_of("{{ x is lower }}", x=[1]) == ["PC602"]
+    assert codes_of("{{ x|upper }}", x=[1]) == codes_of("{{ 'a' ~ x }}", x=[1]) == ["PC602"]
 
 
 FAULTS = {
@@ -207,7 +166,6 @@ FAULTS = {
     "{{ 'a' * 10 ** 8 }}": ("PC604", "'a' * 10 ** 8", ""),
     "{{ 10 ** 10000 }}": ("PC604", "10 ** 10000", ""),
     "{{ '%d' % 1 }}": ("PC602", "'%d' % 1", ""),
-    "{{ items|sum(start=[]) }}": ("PC602", "items|sum(start=[])", ""),
 }
 
 
@@ -341,12 +299,11 @@ from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 sandbox.MAX_RENDER_S = 0.25
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
-VALUES = {"x": list(range(1000)), "many": [str(n) for n in range(100_000)], "nulls": [None] * 100_000,
-          "huge": "a" * 1_000_000, "' in huge": ["a"] * 1_000_000, "a": "a"}
+VALUES = {"x": list(range(1000)), "many": [str(n) for n in range(100_000)], "huge": "a" * 1_000_000, "a": "a"}
 found = []
 for bomb in json.loads(sys.stdin.read()):
     try:
-        context = {name.removeprefix("' in "): value for name, value in VALUES.items() if name in bomb}
+        context = {name: value for name, value in VALUES.items() if name in bomb}
         start = time.process_time()
         render_template(bomb, context, "t", SchemaError)
         code = None

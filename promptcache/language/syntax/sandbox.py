@@ -1,7 +1,7 @@
 """Jinja2 environment for templates: the constructs, filters and methods that they may use, and their limits.
 
-Jinja2's sandbox keeps Python's internals out of reach. This module limits the time of a template and the size of all
-that it makes. The limits protect against mistakes; run untrusted templates in a separate process.
+Jinja2's sandbox keeps Python's internals out of reach. This module limits the time of loops and the size of products.
+The limits protect against mistakes; run untrusted templates in a separate process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, MappingView
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, nodes, pass_context
@@ -25,8 +25,6 @@ from promptcache.diagnostics import did_you_mean
 from promptcache.language.limits import MAX_BYTES, MAX_RENDER_S
 
 _MAX_BITS = 4_000  # of a whole number; Python writes none that is larger
-_MAX_MADE = 4 * MAX_BYTES
-_ITEM = 20  # an item of a new list counts as twenty characters, because it takes as much memory
 _CONSTRUCTS = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.Operand),
     *(nodes.Name, nodes.Const, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Compare, nodes.CondExpr, nodes.Keyword),
@@ -42,7 +40,7 @@ _FILTERS = (
     *("sort", "unique", "dictsort", "reverse", "items", "list", "map", "select", "reject", "selectattr", "rejectattr"),
 )
 
-PIECE, _COUNTED, _PART = "write a piece", "count items", "take a part"
+PIECE, _COUNTED = "write a piece", "count items"
 """Internal filters. Templates cannot name them."""
 
 
@@ -109,22 +107,19 @@ class PlacedLexer(Lexer):
 class Sandbox(ImmutableSandboxedEnvironment):
     """Sandbox that enforces the limits. One sandbox renders one template, once."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(autoescape=True, undefined=_Undefined, optimized=False, keep_trailing_newline=True,
                          finalize=written, cache_size=0)  # fmt: skip
-        self._size = 0
         self._stop = time.thread_time() + MAX_RENDER_S
         self._lexer = PlacedLexer(self)
         self.piece = 0  # index of the text or value that was computed last
         self.globals = {}
-        known: dict[str, Any] = {**filters.FILTERS}
-        self.filters = {name: self._limited(known[name], name) for name in _FILTERS}
-        self.filters |= {"join": self._join, "tojson": self._to_json}
-        self.filters |= {_PART: self._part, _COUNTED: self._counted, PIECE: self._note}
-        known = {**self.tests}
-        self.tests |= {name: self._limited(known[name], name) for name in ("lower", "upper")}
+        self.filters = {name: filters.FILTERS[name] for name in _FILTERS}
+        self.filters |= {name: _of_text(filters.FILTERS[name]) for name in _TEXT_FILTERS}
+        self.filters |= {"join": _join, "tojson": partial(json.dumps, ensure_ascii=False)}
+        self.filters |= {_COUNTED: self._counted, PIECE: self._note}
 
     @property
     def lexer(self) -> PlacedLexer:
@@ -137,68 +132,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateFault(f"the template takes more than {MAX_RENDER_S:g} seconds")
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute a binary operation. Large results and `%` on text raise an error."""
+        """Compute a binary operation. Large products and powers and `%` on text raise an error."""
         if operator == "%" and isinstance(left, str):
             raise TemplateFault("'%' does not format text in a template", "PC602")
-        if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _check_bits(left.bit_length() * max(right, 1))
+        if operator != "%" and isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > _MAX_BITS:
+                raise TemplateFault(f"this gives a number of more than {_MAX_BITS} bits")
         for many, times in ((left, right), (right, left)) if operator == "*" else ():
-            if isinstance(times, int):
-                self._spend(_weight(many) * times)
-        return self._made(super().call_binop(context, operator, left, right))
-
-    def call(self, context: Context, method: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a text or a mapping."""
-        return self._made(super().call(context, method, *args, **kwargs))
-
-    def _limited(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap a filter or test so that its result counts."""
-        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # skip the argument that Jinja2 passes
-
-        @wraps(function)
-        def limited(*args: Any, **kwargs: Any) -> Any:
-            if name in _TEXT_FILTERS:
-                written(args[first])
-            if name == "sum" and any(isinstance(each, list | tuple) for each in (*args[first + 1 :], *kwargs.values())):
-                raise TemplateFault("sum adds only numbers, not lists", "PC602")
-            return self._made(function(*args, **kwargs))
-
-        return limited
-
-    def _made(self, result: Any) -> Any:
-        """Count the size of a new value, and check the clock. An iterator becomes a list."""
-        if isinstance(result, Iterator):
-            result = list(self._counted(result))
-        if isinstance(result, int):
-            _check_bits(result.bit_length())
-        self._spend(_weight(result))
-        return result
-
-    def _spend(self, size: int) -> None:
-        self.check_time()
-        self._size += size
-        if self._size > _MAX_MADE:
-            raise TemplateFault(f"the template makes more than {_MAX_MADE} characters, or {_MAX_MADE // _ITEM} items")
+            if isinstance(many, str | list | tuple) and isinstance(times, int) and len(many) * times > MAX_BYTES:
+                raise TemplateFault(f"this gives more than {MAX_BYTES} characters or items")
+        return super().call_binop(context, operator, left, right)
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
             self.check_time()
             yield item
-
-    def _join(self, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
-        texts = [written(item if attribute is None else item[attribute]) for item in self._counted(value)]
-        self._spend(sum(map(_weight, texts)) + len(texts) * _weight(d))
-        return escape(written(d)).join(texts)
-
-    def _to_json(self, value: object) -> str:
-        parts = []
-        for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
-            self._spend(len(part))
-            parts.append(part)
-        return escape("".join(parts))
-
-    def _part(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
-        return self._made(value[start:stop:step])
 
     @pass_context  # so that Jinja2 never evaluates the filter at compile time
     def _note(self, _context: Context, value: Any, number: int) -> Any:
@@ -206,8 +155,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
 
+def _of_text(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a filter of texts so that it refuses lists and mappings."""
+
+    @wraps(function)
+    def filtered(value: Any, *args: Any) -> Any:
+        return function(written(value), *args)
+
+    return filtered
+
+
+def _join(value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
+    texts = (written(item if attribute is None else item[attribute]) for item in value)
+    return escape(written(d)).join(texts)
+
+
 def prepare(tree: nodes.Template, sandbox: Sandbox) -> nodes.Template:
-    """Rewrite a template so that all its operations pass through the sandbox.
+    """Rewrite a template so that its loops and all that it writes pass through the sandbox.
 
     Raises:
         TemplateFault: The template uses a construct, filter, test or method that is not allowed.
@@ -237,8 +201,6 @@ def _check(node: nodes.Node, sandbox: Sandbox) -> None:
         case nodes.Call() if not isinstance(node.node, nodes.Getattr):
             what, offset = "this call", node.node.lineno - 1
             advice = "templates have no functions: give lists in the context"
-        case nodes.List() | nodes.Tuple() if not all(map(_is_plain, node.items)):
-            what = "a list with items that are not constants"
         case nodes.Filter(name=name) if name not in sandbox.filters:
             what, code, advice = f"the filter '{name}'", "PC601", did_you_mean(name, sandbox.filters)
             advice = advice or "docs/language.md#templates lists the filters"
@@ -254,10 +216,6 @@ def _check(node: nodes.Node, sandbox: Sandbox) -> None:
     raise TemplateFault(message, code, advice, offset)
 
 
-def _is_plain(item: nodes.Node) -> bool:
-    return isinstance(item, nodes.Const) or (isinstance(item, nodes.Name) and item.ctx == "store")
-
-
 class _Rewriter(NodeTransformer):
     """Transformer that replaces operations that Jinja2 compiles to plain Python with filters of the sandbox."""
 
@@ -268,14 +226,12 @@ class _Rewriter(NodeTransformer):
                 node.iter = _filtered(node.iter, _COUNTED)
             case nodes.Concat():
                 return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
-            case nodes.Getitem(arg=nodes.Slice(start=start, stop=stop, step=step)):
-                return _filtered(node.node, _PART, start, stop, step)
         return node
 
 
-def _filtered(node: nodes.Node, name: str, *arguments: Any) -> nodes.Filter:
+def _filtered(node: nodes.Node, name: str, *arguments: int) -> nodes.Filter:
     assert isinstance(node, nodes.Expr), "only values are filtered"
-    constants = [each if isinstance(each, nodes.Expr) else nodes.Const(each, lineno=node.lineno) for each in arguments]
+    constants: list[nodes.Expr] = [nodes.Const(each, lineno=node.lineno) for each in arguments]
     return nodes.Filter(node, name, constants, [], None, None, lineno=node.lineno)
 
 
@@ -287,13 +243,3 @@ def written(value: Any) -> Any:
         return ""
     kind = "list" if isinstance(value, MappingView) else type(value).__name__
     raise TemplateFault(f"a {kind} cannot be written", "PC602", "use a filter, such as join or tojson")
-
-
-def _check_bits(bits: int) -> None:
-    if bits > _MAX_BITS:
-        raise TemplateFault(f"this gives a number of more than {_MAX_BITS} bits")
-
-
-def _weight(value: object) -> int:
-    """Return how many characters a new text or list counts as."""
-    return len(value) if isinstance(value, str) else len(value) * _ITEM if isinstance(value, list | tuple) else 0
