@@ -17,8 +17,6 @@ In float64 the smallest planted fault gives 1e-4 and rounding 1e-14. In float32 
 attention score, to 2^-22 for each unit of it: 8e-5 for the demo model (docs/architecture.md, "Laws").
 """
 
-_MAX_TRIED = 30  # each prompt takes two forward passes
-
 
 class WrongLogits(AssertionError):
     """The logits of a cached answer are not those of the reference."""
@@ -38,7 +36,7 @@ def check_cached(engine: Engine, source: SchemaSource | Subject, *, max_examples
     subject = source if isinstance(source, Subject) else Subject(source, engine.tokenizer)
     other = Engine(engine.model, engine.tokenizer)
     other.add_schema(subject.schema)
-    check_prompts(subject, partial(_check, other), max_examples=max_examples, max_tried=_MAX_TRIED)
+    check_prompts(subject, partial(_check, other), max_examples=max_examples)
 
 
 def _check(engine: Engine, case: PromptCase) -> None:

@@ -1,15 +1,16 @@
 """Prompts as XML trees: a choice of modules, arguments and messages, written in any form of the language.
 
-With all draws zero, `write_prompt` writes the shortest form. It does not check the choice.
+With all draws zero, `write_prompt` writes the plainest form: it names only modules that no other reference and no
+default brings. It does not check the choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import combinations, islice
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 from lxml import etree
@@ -25,7 +26,6 @@ from promptcache.language import (
     FinalText,
     ancestors,
     is_element,
-    join_path,
     walk_checked,
 )
 from promptcache.testing.texts import Key, Said
@@ -34,7 +34,6 @@ Draw = Callable[[st.SearchStrategy[int]], int]
 
 _COIN = st.integers(0, 1)
 _FORM = st.integers(0, 3)
-_STYLE = st.integers(0, 2)
 _INDEX = st.integers(0, 15)
 _ANSWERS: Sequence[Mapping[str, str]] = (
     {},
@@ -89,7 +88,7 @@ class PromptTree:
 
 
 def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_full: bool = False) -> PromptTree:
-    """Write a prompt; if all draws are zero, in its shortest form.
+    """Write a prompt; if all draws are zero, in its plainest form.
 
     Args:
         draw: Draws from a strategy.
@@ -101,9 +100,6 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_
     if schema.version is not None and draw(_FORM):
         root.set("version", schema.version)
     references = {"": root}
-    if not in_full and not draw(_STYLE):
-        _write_shortest(schema, choice, references)
-        return PromptTree(root=root, references=references, choice=choice, indented=False)
     for path in _in_order(schema, choice.modules if in_full else _needed(draw, schema, choice)):
         references[path] = _write_reference(draw, path, references)
     for (module, parameter), text in choice.arguments.items():
@@ -112,19 +108,6 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_
     if (form := draw(_ANSWER_FORM)) in range(1, len(_ANSWERS) + 1):
         _insert(draw, root, etree.Element("answer", dict(_ANSWERS[form - 1])))
     return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
-
-
-def _write_shortest(schema: CheckedSchema, choice: PromptChoice, references: dict[str, etree._Element]) -> None:
-    given = {module for module, _ in choice.arguments} | {path for path, names in choice.members.items() if names}
-    shortest = _Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
-    for path, outer, relative in shortest.references():
-        if is_element(relative):
-            references[path] = etree.SubElement(references[outer], relative)
-        else:
-            references[path] = etree.SubElement(references[outer], "use", module=relative)
-    for (module, parameter), text in choice.arguments.items():
-        _write_argument(lambda _: 0, references[module], parameter, text)
-    _write_members(lambda _: 0, choice.members, references)
 
 
 def _needed(draw: Draw, schema: CheckedSchema, choice: PromptChoice) -> set[str]:
@@ -200,60 +183,6 @@ def _write_message(root: etree._Element, message: Said) -> None:
 
 def _insert(draw: Draw, parent: etree._Element, element: etree._Element) -> None:
     parent.insert(0 if draw(_COIN) else len(parent), element)
-
-
-class _Named(NamedTuple):
-    """A reference to a module, relative to the one around it, with those inside it."""
-
-    path: str
-    relative: str
-    inner: tuple[_Named, ...]
-
-
-class _Shortest:
-    """The shortest references to some modules: a module is left out if a reference inside it or a default brings it.
-
-    Lengths are those of the XML without arguments.
-    """
-
-    def __init__(self, modules: Sequence[str], given: Set[str], defaults: Set[str]) -> None:
-        self._given = given
-        self._defaults = defaults
-        self._below: dict[str, list[str]] = {}
-        for path in modules:
-            self._below.setdefault(path.rpartition("/")[0], []).append(path)
-        self._known: dict[tuple[str, str], tuple[int, tuple[_Named, ...]]] = {}
-
-    def references(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each reference: its module, the module of the enclosing reference, and the path between them."""
-        yield from self._walk(self._inside("", "")[1], "")
-
-    def _walk(self, named: Sequence[_Named], outer: str) -> Iterator[tuple[str, str, str]]:
-        for each in named:
-            yield each.path, outer, each.relative
-            yield from self._walk(each.inner, each.path)
-
-    def _inside(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
-        """Return the length of all references below a module, and the references."""
-        parts = [self._shortest(child, prefix) for child in self._below.get(path, ())]
-        return sum(length for length, _ in parts), tuple(each for _, named in parts for each in named)
-
-    def _shortest(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
-        """Return the length of the references for a module and all below it, which begin with `prefix`, and these."""
-        if (path, prefix) not in self._known:
-            self._known[path, prefix] = self._weighed(path, prefix)
-        return self._known[path, prefix]
-
-    def _weighed(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
-        relative = join_path(prefix, path.rpartition("/")[2])
-        length, inner = self._inside(path, "")
-        tag, start = (relative, relative) if is_element(relative) else ("use", f'use module="{relative}"')
-        length += len(f"<{start}></{tag}>" if inner else f"<{start}/>")
-        if path not in self._given:
-            without, left = self._inside(path, relative)
-            if (left or path in self._defaults) and without < length:
-                return without, left
-        return length, (_Named(path, relative, inner),)
 
 
 def draw_members(draw: Callable[[st.SearchStrategy[list[str]]], list[str]], schema: CheckedSchema) -> Members:
