@@ -14,14 +14,12 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError, PromptError
 from promptcache.language import (
     CheckedSchema,
-    Parameter,
     check_schema,
     join_path,
     parse_prompt,
     parse_schema,
     resolve_prompt,
 )
-from promptcache.language.prompt_grammar import MAX_EXACT
 from promptcache.language.rules.rules import Check, Rule
 from tests.laws.laws import BrokenLaw, hold, shape
 from tests.laws.subject import Subject, published_grammar
@@ -32,12 +30,9 @@ _TEXT_CODES = frozenset({"PC412", "PC415", "PC416"})
 
 _STRUCTURE = _TEXT_CODES | {
     *("PC101", "PC102", "PC103", "PC104", "PC106", "PC107"),
-    *("PC401", "PC402", "PC403", "PC404", "PC405", "PC406", "PC407", "PC408", "PC413"),
+    *("PC401", "PC402", "PC405", "PC408", "PC413"),
 }
 """What the grammar of one schema's prompts sees."""
-
-_OF_MANY_ARGUMENTS = frozenset({"PC403", "PC404"})
-"""Of these it sees less where a module has more than `MAX_EXACT` parameters; docs/grammar.md says so."""
 
 
 def fault_is_reported_first(subject: Subject, invalid: InvalidPrompt) -> None:
@@ -63,9 +58,9 @@ def grammars_refuse_faults(subject: Subject, invalid: InvalidPrompt) -> None:
     if found != {"PC403"}:  # a grammar without parameters cannot know that two forms name the same one
         expected = any(code < "PC200" or code in _TEXT_CODES for code in found)
         hold(refused == expected, f"the published grammar {_verb(refused)} what gets {sorted(found)}", invalid.xml)
-    if "<use" not in invalid.xml and not _may_go_unseen(subject, found):
+    if "<use" not in invalid.xml:
         refused = not subject.grammar.validate(root)
-        expected = not found.isdisjoint(_STRUCTURE) or _has_wrong_value(root, subject)
+        expected = not found.isdisjoint(_STRUCTURE) or _has_wrong_choice(root, subject)
         hold(refused == expected, f"the schema's grammar {_verb(refused)} what gets {sorted(found)}", invalid.xml)
 
 
@@ -95,26 +90,12 @@ def _clause(rule: Rule) -> tuple[object, ...]:
     return (rule.kind, frozenset(rule.when), rule.then)
 
 
-def _may_go_unseen(subject: Subject, found: set[str]) -> bool:
-    many = any(len(each) > MAX_EXACT for each in subject.schema.parameters.values())
-    return many and bool(found) and found <= _OF_MANY_ARGUMENTS
-
-
-def _has_wrong_value(element: etree._Element, subject: Subject, path: str = "") -> bool:
-    """Whether a reference, or one inside it, gives a parameter a value that a grammar can refuse.
-
-    A wrong value is none of its choices, or empty although it is required.
-    """
-    parameters = subject.schema.parameters.get(path, {})
-    seen = {each.get("name"): each.text or "" for each in element.iterchildren("arg") if len(parameters) <= MAX_EXACT}
-    given = {name: seen.get(name, element.get(name)) for name, each in parameters.items()}
-    if any(text is not None and _is_wrong(parameters[name], text) for name, text in given.items()):
-        return True
-    return any(_has_wrong_value(each, subject, join_path(path, str(each.tag))) for each in element.iterchildren("*"))
-
-
-def _is_wrong(parameter: Parameter, text: str) -> bool:
-    return text not in parameter.choices if parameter.choices else parameter.required and not text
+def _has_wrong_choice(element: etree._Element, subject: Subject, path: str = "") -> bool:
+    """Whether an attribute of a reference, or of one inside it, is none of the choices of its parameter."""
+    for name, parameter in subject.schema.parameters.get(path, {}).items():
+        if parameter.choices and element.get(name, parameter.choices[0]) not in parameter.choices:
+            return True
+    return any(_has_wrong_choice(each, subject, join_path(path, str(each.tag))) for each in element.iterchildren("*"))
 
 
 def _codes(subject: Subject, invalid: InvalidPrompt) -> set[str]:

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from lxml import etree
 
 from promptcache.language import print_schema
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.cases import named_modules, subject_prompts
 from tests.conftest import law_examples, some_of
 from tests.laws import laws
-from tests.laws.checker_laws import FAULT_LAWS, grammars_refuse_faults
+from tests.laws.checker_laws import FAULT_LAWS
 from tests.laws.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, check_law, check_laws, schemas_print
 from tests.laws.subject import Subject
 from tests.strategies import TOKENIZERS, InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
@@ -97,31 +96,6 @@ def test_laws_are_drawn_under_any_profile(over: Over) -> None:
             check_law(Law(name="none", over=over, check=fail), Subject(TWO, ByteTokenizer()), max_examples=5)
     finally:
         settings.load_profile(default)
-
-
-def test_grammars_may_see_less_of_many_arguments() -> None:
-    """No law breaks because the grammar cannot express all of a module with more than three parameters."""
-    needed = "".join(f'<parameter name="p{number}" length="3" required="true"/>' for number in range(4))
-    subject = Subject(f'<schema name="s"><module name="a">{needed}</module></schema>', ByteTokenizer())
-    unseen = '<prompt schema="s"><a p0="1" p1="1" p2="1" p3="1"><arg name="p0"/></a></prompt>'
-
-    assert subject.grammar.validate(etree.fromstring(unseen))
-    check_fault_law("grammars refuse faults", subject, 200)
-
-
-@pytest.mark.parametrize(
-    "inside", ['<a p="c"/>', '<a><arg name="p">c</arg></a>', '<b p="c"/>', '<b><arg name="p">c</arg></b>']
-)
-def test_grammars_see_wrong_choices(inside: str) -> None:
-    """No law breaks because a grammar refuses a value that is none of the choices, or cannot among many `<arg>`."""
-    slot = '<parameter name="{}" length="3" type="choice" choices="a|b"/>'
-    several = "".join(map(slot.format, "pqrs"))
-    xml = f'<schema name="s"><module name="a">{slot.format("p")}</module><module name="b">{several}</module></schema>'
-    subject, document = Subject(xml, ByteTokenizer()), f'<prompt schema="s">{inside}</prompt>'
-
-    grammars_refuse_faults(subject, InvalidPrompt(xml=document, code="PC420", mutation="", line=1, column=1))
-
-    assert subject.grammar.validate(etree.fromstring(document)) is ("<b><arg" in document)
 
 
 def test_modules_of_one_text_may_share_stored_tokens() -> None:
