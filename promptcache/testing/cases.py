@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, instance
-from promptcache.language import NOT_IN_XML, CheckedSchema, ancestors
+from promptcache.language import NOT_IN_XML, CheckedSchema
 from promptcache.testing.prompt_xml import PromptChoice, PromptTree, draw_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
@@ -102,22 +102,6 @@ def arguments(
     """
     subject = Subject(schema, tokenizer)
     return _arguments(slots(subject.schema, subject.tokenizer), _known(subject.schema, modules))
-
-
-def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
-    """Draw modules for a prompt to name, with their ancestors, whether or not the rules allow them together.
-
-    Most draws are a valid selection with one module changed, or two joined: then a single rule may forbid them.
-    """
-    paths = list(read_schema(schema).modules)
-    if not paths:
-        return st.just(frozenset())
-    few = st.sets(st.sampled_from(paths), max_size=6)
-    near = st.builds(lambda modules, other: modules ^ {other}, selections(schema), st.sampled_from(paths))
-    joined = st.builds(operator.or_, selections(schema), selections(schema))
-    return st.one_of(few, near, joined).map(
-        lambda named: frozenset(outer for path in named for outer in (path, *ancestors(path)))
-    )
 
 
 def _known(schema: CheckedSchema, modules: Collection[str]) -> frozenset[str]:

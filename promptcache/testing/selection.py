@@ -145,15 +145,6 @@ def can_be_completed(schema: CheckedSchema, modules: Set[str]) -> bool:
         return solver.is_possible(modules)
 
 
-def smallest_with(schema: CheckedSchema, modules: Set[str]) -> frozenset[str] | None:
-    """Return a valid selection of few modules that holds `modules`, or None if there is none."""
-    listed = list_selections(schema)
-    if listed is not None:
-        return next((selection for selection in listed if modules <= selection), None)
-    with open_solver(schema.rules) as solver:
-        return solver.selection(modules)
-
-
 @st.composite
 def _walked(
     draw: DrawFn,

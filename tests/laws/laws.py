@@ -34,11 +34,10 @@ from promptcache.language import (
 from promptcache.language.syntax.attributes import attributes_of, write_attributes
 from promptcache.layout import Level, Origin, Plan, attended_plan, make_plan, needed_positions
 from promptcache.testing import PromptCase
-from promptcache.testing.cases import named_modules
 from promptcache.testing.check import check_prompts
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.prompt_xml import PromptChoice, first_members, write_prompt
-from promptcache.testing.selection import can_be_completed, list_selections, smallest_with
+from promptcache.testing.selection import can_be_completed, list_selections
 from promptcache.testing.subject import SchemaSource
 from promptcache.testing.texts import Said, plain_argument
 from tests.laws.attended_oracle import most_attended
@@ -46,6 +45,7 @@ from tests.laws.level_oracle import repaired_positions, true_level, wrong_contex
 from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.laws.rules_oracle import completed, is_understood, violations
 from tests.laws.subject import Subject, published_grammar
+from tests.strategies.selected import named_modules, smallest_with
 
 RULE_CODES = frozenset({"PC406", "PC407", "PC408", "PC409", "PC410", "PC411", "PC414", "PC417", "PC418", "PC419"})
 """The codes of prompts that break a rule."""

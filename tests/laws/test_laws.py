@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from promptcache.language import print_schema
 from promptcache.testing import ByteTokenizer
-from promptcache.testing.cases import named_modules, subject_prompts
+from promptcache.testing.cases import subject_prompts
 from tests.conftest import law_examples, some_of
 from tests.laws import laws
 from tests.laws.checker_laws import FAULT_LAWS
 from tests.laws.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, check_law, check_laws, schemas_print
 from tests.laws.subject import Subject
 from tests.strategies import TOKENIZERS, InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
+from tests.strategies.selected import named_modules
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 

@@ -19,7 +19,7 @@ from promptcache.demo import MODEL_FOLDER
 from promptcache.language import CheckedSchema, Placement
 from promptcache.model.model import Model
 from promptcache.testing import ByteTokenizer, prompts
-from promptcache.testing.cases import named_modules, subject_prompts
+from promptcache.testing.cases import subject_prompts
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
@@ -37,6 +37,7 @@ from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
 from tests.requests.workloads import MODELS, Workload, workloads
 from tests.rows.machine import step_machine
+from tests.strategies.selected import named_modules
 from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # factor of examples for a law that needs no model

@@ -22,8 +22,8 @@ from promptcache.layout import lay_out
 from promptcache.testing import ByteTokenizer, Subject
 from promptcache.testing.cover import plain_case
 from promptcache.testing.prompt_xml import to_text
-from promptcache.testing.selection import smallest_with
 from tests.strategies.pieces import CARET, Piece, mark, pointed, put, read_pieces, take_point
+from tests.strategies.selected import smallest_with
 from tests.strategies.split_files import SchemaFiles
 
 DOCUMENT = "<schema>"
