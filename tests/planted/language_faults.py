@@ -18,7 +18,7 @@ from promptcache.language import CheckedSchema
 from promptcache.language.rules.rules import RuleKind, Rules
 from promptcache.testing import subject
 from tests.laws import laws
-from tests.planted.registry import Plant, fault
+from tests.planted.registry import Plant, fault, replaced, wrapped
 from tests.planted.targets import module_of
 from tests.strategies import split_files
 
@@ -74,9 +74,13 @@ def _checking(change: Callable[[CheckedSchema], CheckedSchema]) -> Plant:
     return plant
 
 
-@fault("a union's default is not taken", law=RULES)
-def _no_default(patch: Patch) -> None:
-    patch.setattr(Rules, "complete", lambda self, named: {"": None, **dict.fromkeys(named)})
+replaced(
+    "a union's default is not taken",
+    Rules,
+    "complete",
+    lambda self, named: {"": None, **dict.fromkeys(named)},
+    law=RULES,
+)
 
 
 def _first_default(schema: CheckedSchema) -> CheckedSchema:
@@ -96,19 +100,16 @@ def _first_default(schema: CheckedSchema) -> CheckedSchema:
 fault("a union's default is its first member", law=RULES)(_checking(_first_default))
 
 
-@fault("a default is taken beside a named member", law=RULES)
-def _default_beside(patch: Patch) -> None:
-    def complete(self: Any, named: Any) -> Any:
-        present = {"": None, **dict.fromkeys(named)}
-        waiting = list(present)
-        while waiting:
-            for default in self.defaults.get(waiting.pop(), ()):
-                if default.member not in present:
-                    present[default.member] = default
-                    waiting.append(default.member)
-        return present
-
-    patch.setattr(Rules, "complete", complete)
+@wrapped("a default is taken beside a named member", Rules, "complete", law=RULES)
+def _default_beside(_: Any, self: Any, named: Any) -> Any:
+    present = {"": None, **dict.fromkeys(named)}
+    waiting = list(present)
+    while waiting:
+        for default in self.defaults.get(waiting.pop(), ()):
+            if default.member not in present:
+                present[default.member] = default
+                waiting.append(default.member)
+    return present
 
 
 def _guaranteeing(wrong: Callable[[str, Collection[str], CheckedSchema], Collection[str]]) -> Plant:
@@ -128,60 +129,43 @@ fault("only the module itself is guaranteed", law="guarantees hold")(
 )
 
 
-@fault("a module named twice is taken once", law=FIRST)
-def _named_twice(patch: Patch) -> None:
-    original = resolve._Resolver._enter
-
-    def enter(self: Any, reference: Any, path: str) -> None:
-        if path not in self.filled:
-            original(self, reference, path)
-
-    patch.setattr(resolve._Resolver, "_enter", enter)
+@wrapped("a module named twice is taken once", resolve._Resolver, "_enter", law=FIRST)
+def _named_twice(original: Any, self: Any, reference: Any, path: str) -> None:
+    if path not in self.filled:
+        original(self, reference, path)
 
 
-@fault("an unknown argument is overlooked", law=FIRST)
-def _unknown_argument(patch: Patch) -> None:
-    original = resolve._Resolver.fill
-
-    def fill(self: Any, path: str, arguments: Any) -> None:
-        known = self._schema.parameters[path]
-        original(self, path, tuple(each for each in arguments if each.name in known))
-
-    patch.setattr(resolve._Resolver, "fill", fill)
+@wrapped("an unknown argument is overlooked", resolve._Resolver, "fill", law=FIRST)
+def _unknown_argument(original: Any, self: Any, path: str, arguments: Any) -> None:
+    known = self._schema.parameters[path]
+    original(self, path, tuple(each for each in arguments if each.name in known))
 
 
-@fault("a missing argument is overlooked", law=FIRST)
-def _missing_argument(patch: Patch) -> None:
-    patch.setattr(resolve, "_unfilled", lambda present, places, filled, schema: iter(()))
+replaced(
+    "a missing argument is overlooked",
+    resolve,
+    "_unfilled",
+    lambda present, places, filled, schema: iter(()),
+    law=FIRST,
+)
 
 
-@fault("faults are reported one column off", law=FIRST)
-def _column_off(patch: Patch) -> None:
-    original = subject.resolve_prompt
-
-    def resolve_prompt(*args: Any) -> Any:
-        try:
-            return original(*args)
-        except PromptError as error:
-            raise PromptError(
-                [replace(each, span=replace(each.span, column=each.span.column + 1)) for each in error.diagnostics]
-            ) from error
-
-    patch.setattr(subject, "resolve_prompt", resolve_prompt)
+@wrapped("faults are reported one column off", subject, "resolve_prompt", law=FIRST)
+def _column_off(original: Any, *args: Any) -> Any:
+    try:
+        return original(*args)
+    except PromptError as error:
+        raise PromptError(
+            [replace(each, span=replace(each.span, column=each.span.column + 1)) for each in error.diagnostics]
+        ) from error
 
 
-@fault("another schema's prompt is taken", law=FIRST)
-def _another_schema(patch: Patch) -> None:
-    original = subject.resolve_prompt
-    patch.setattr(
-        subject, "resolve_prompt", lambda prompt, schema: original(replace(prompt, schema=schema.name), schema)
-    )
-
-
-@fault("printed prompts lose the arguments of the schema's own slots", law="prompts print")
-def _own_arguments(patch: Patch) -> None:
-    original = prompt.Prompt.to_xml
-    patch.setattr(prompt.Prompt, "to_xml", lambda self: original(replace(self, arguments=())))
+wrapped("another schema's prompt is taken", subject, "resolve_prompt", law=FIRST)(
+    lambda original, prompt, schema: original(replace(prompt, schema=schema.name), schema)
+)
+wrapped("printed prompts lose the arguments of the schema's own slots", prompt.Prompt, "to_xml", law="prompts print")(
+    lambda original, self: original(replace(self, arguments=()))
+)
 
 
 def _printing_without(attribute: str) -> Plant:
@@ -196,10 +180,7 @@ fault("printed modules lose their separator", law="schemas print")(_printing_wit
 fault("printed slots lose their placeholder", law="schemas print")(_printing_without("placeholder"))
 
 
-@fault("text becomes control tokens", law="no control token in text")
-def _control_tokens(patch: Patch) -> None:
-    def tokenize(self: Any, text: str) -> tuple[int, ...]:
-        self._backend.encode_special_tokens = False
-        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
-
-    patch.setattr(TextTokenizer, "tokenize", tokenize)
+@wrapped("text becomes control tokens", TextTokenizer, "tokenize", law="no control token in text")
+def _control_tokens(_: Any, self: Any, text: str) -> tuple[int, ...]:
+    self._backend.encode_special_tokens = False
+    return tuple(self._backend.encode(text, add_special_tokens=False).ids)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -37,3 +39,27 @@ def fault(name: str, *, law: str, quick: bool = False, rare: bool = False) -> Ca
         return plant
 
     return register
+
+
+def replaced(name: str, target: Any, attribute: str, value: object, **how: Any) -> None:
+    """Register a fault that is another value of an attribute."""
+    fault(name, **how)(lambda patch: patch.setattr(target, attribute, value))
+
+
+def wrapped(
+    name: str, target: Any, attribute: str, *, register: Callable[..., Any] = fault, **how: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a fault: a function in place of another one, or of a property's, which is its first argument."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def plant(patch: pytest.MonkeyPatch) -> None:
+            original = getattr(target, attribute)
+            if isinstance(original, property):
+                patch.setattr(target, attribute, property(partial(function, original.fget)))
+            else:
+                patch.setattr(target, attribute, lambda *args, **named: function(original, *args, **named))
+
+        register(name, **how)(plant)
+        return function
+
+    return decorate

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from promptcache.planning.planner import Planner
 from promptcache.tokenizer import FROZEN_DATE, Before
 from promptcache.tokenizer.hub_tokenizer import _Parts
 from promptcache.tokenizer.text_tokenizer import TextTokenizer
+from tests.planted import registry
 
 Patch = pytest.MonkeyPatch
 CONVERSATIONS, CONTROLS, SCHEMAS = "conversations", "control tokens", "schemas"
@@ -54,6 +56,9 @@ def fault(
     return register
 
 
+wrapped = partial(registry.wrapped, register=fault)
+
+
 @fault("turns have one frame for each role", law=CONVERSATIONS, template="chatml with a default system text")
 def _one_frame(patch: Patch) -> None:
     patch.setattr(_OwnTurns, "_written", lambda self: self._parts(self._framed_gaps(), self._turns))
@@ -75,13 +80,10 @@ def _no_options(patch: Patch) -> None:
     patch.setattr(Planner, "_conversations_of", lambda self, state, options: original(self, state, None))
 
 
-@fault("an answer that goes on is closed", law=CONVERSATIONS)
-def _closed(patch: Patch) -> None:
-    def rendered(self: Any, conversation: Any) -> str:
-        turns = [(turn.role, turn.text) for turn in conversation]
-        return self._conversations.render(turns, generation_prompt=not self._continues)
-
-    patch.setattr(_OwnTurns, "_rendered", rendered)
+@wrapped("an answer that goes on is closed", _OwnTurns, "_rendered", law=CONVERSATIONS)
+def _closed(_: Any, self: Any, conversation: Any) -> str:
+    turns = [(turn.role, turn.text) for turn in conversation]
+    return self._conversations.render(turns, generation_prompt=not self._continues)
 
 
 @fault("a template that leaves out a text is refused", law=CONVERSATIONS, template="system text left out")
@@ -119,25 +121,21 @@ def _kept(patch: Patch) -> None:
     patch.setattr("promptcache.layout.plan.without_last", lambda pieces, num_tokens: tuple(pieces))
 
 
-@fault("a closed turn has no footer", law=SCHEMAS)
-def _no_footer(patch: Patch) -> None:
-    original = _Walk._text_piece
-
-    def text_piece(self: Any, kind: Any, written: Any, span: Any) -> Any:
-        return [] if kind is LeafKind.FOOTER else original(self, kind, written, span)
-
-    patch.setattr(_Walk, "_text_piece", text_piece)
+@wrapped("a closed turn has no footer", _Walk, "_text_piece", law=SCHEMAS)
+def _no_footer(original: Any, self: Any, kind: Any, written: Any, span: Any) -> Any:
+    return [] if kind is LeafKind.FOOTER else original(self, kind, written, span)
 
 
-@fault("each text of a schema is tokenized apart", law=SCHEMAS, template="header with a trailing space")
-def _texts_apart(patch: Patch) -> None:
-    original = SchemaTexts._add
-
-    def add(self: Any, text: str) -> None:
-        self._flush()
-        original(self, text)
-
-    patch.setattr(SchemaTexts, "_add", add)
+@wrapped(
+    "each text of a schema is tokenized apart",
+    SchemaTexts,
+    "_add",
+    law=SCHEMAS,
+    template="header with a trailing space",
+)
+def _texts_apart(original: Any, self: Any, text: str) -> None:
+    self._flush()
+    original(self, text)
 
 
 @fault("the default system text is left out of schemas", law=DIFFERENCES, template="chatml with a default system text")
@@ -159,15 +157,10 @@ def _always(patch: Patch) -> None:
     patch.setattr(_OwnTurns, "_text_of", lambda self, parts: "")
 
 
-@fault("a warning shows another place", law=DIFFERENCES, template="trimmed contents")
-def _elsewhere(patch: Patch) -> None:
-    original = AddedText.of
-
-    def of(self: Any, selection: Any, seam: Any) -> Any:
-        added = original(self, selection, seam)
-        return replace(added, warnings=tuple(replace(each, message="?") for each in added.warnings))
-
-    patch.setattr(AddedText, "of", of)
+@wrapped("a warning shows another place", AddedText, "of", law=DIFFERENCES, template="trimmed contents")
+def _elsewhere(original: Any, self: Any, selection: Any, seam: Any) -> Any:
+    added = original(self, selection, seam)
+    return replace(added, warnings=tuple(replace(each, message="?") for each in added.warnings))
 
 
 @fault("answers are tokenized again", law=ANSWERS)
@@ -178,35 +171,28 @@ def _again(patch: Patch) -> None:
     )
 
 
-@fault("an answer keeps its tokens where the template changes it", law=ANSWERS, template="trimmed contents")
-def _always_kept(patch: Patch) -> None:
-    def generated(self: Any, turns: Any, gap: str, following: str) -> Any:
-        ids = tuple(each for each in turns[-1].answer_ids if each not in self._tokenizer.control_ids)
-        return _Part(Origin.TEXT, turns[-1].text.strip(), ids), gap, following
-
-    patch.setattr(_OwnTurns, "_generated", generated)
-
-
-@fault("the end token of an answer is written twice", law=ANSWERS)
-def _two_ends(patch: Patch) -> None:
-    original = _OwnTurns._generated
-
-    def generated(self: Any, turns: Any, gap: str, following: str) -> Any:
-        part, asked, _ = original(self, turns, gap, following)
-        return part, asked, following
-
-    patch.setattr(_OwnTurns, "_generated", generated)
+@wrapped(
+    "an answer keeps its tokens where the template changes it",
+    _OwnTurns,
+    "_generated",
+    law=ANSWERS,
+    template="trimmed contents",
+)
+def _always_kept(_: Any, self: Any, turns: Any, gap: str, following: str) -> Any:
+    ids = tuple(each for each in turns[-1].answer_ids if each not in self._tokenizer.control_ids)
+    return _Part(Origin.TEXT, turns[-1].text.strip(), ids), gap, following
 
 
-@fault("the first text is not at a start", law=TEXTS, kind="prepend")
-def _not_first(patch: Patch) -> None:
-    original = SchemaTexts._flush
+@wrapped("the end token of an answer is written twice", _OwnTurns, "_generated", law=ANSWERS)
+def _two_ends(original: Any, self: Any, turns: Any, gap: str, following: str) -> Any:
+    part, asked, _ = original(self, turns, gap, following)
+    return part, asked, following
 
-    def flush(self: Any) -> None:
-        self._before = Before.TEXT
-        original(self)
 
-    patch.setattr(SchemaTexts, "_flush", flush)
+@wrapped("the first text is not at a start", SchemaTexts, "_flush", law=TEXTS, kind="prepend")
+def _not_first(original: Any, self: Any) -> None:
+    self._before = Before.TEXT
+    original(self)
 
 
 @fault("added words are split", law=TEXTS, kind="byte level with words")
