@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from pathlib import Path
 
 import pytest
@@ -12,19 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.kv import FileTier, Store
-from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import CheckedSchema
 from promptcache.layout import Level
 from promptcache.rows.coalesce import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
-from tests.engine.test_previous import SCHEMAS as SEEING_PREVIOUS
+from tests.engine.test_collections import SCHEMAS as SEEING_PREVIOUS
 from tests.laws.engine_laws import (
     ENGINE_LAWS,
     cached_is_reference,
     exact_is_models_own,
     exact_is_plain,
-    history_changes_nothing,
 )
 from tests.laws.histories import history_machine
 from tests.laws.laws import Law
@@ -87,17 +84,6 @@ def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSche
     exact_is_models_own(service, selection)
 
 
-@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-@settings(max_examples=law_examples(0.15))
-def test_order_of_requests_does_not_matter(
-    data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
-) -> None:
-    """Requests on one store get the answers that they get on stores of their own."""
-    selections = data.draw(st.lists(strategies.prompts(schema), min_size=2, max_size=4))
-
-    history_changes_nothing(serve(schema, tokenizer=tokenizer), selections)
-
-
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
 <module name="b">Text of b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
@@ -108,70 +94,20 @@ SCHEMAS = (
 SCHEMAS = (*SCHEMAS, SCHEMAS[0].replace("Text of b", "Another b"))
 PROMPTS = {
     "one": (
-        "<a/>",
-        '<a p="filler"/>',
-        '<a p="other"/><c/>',
-        "<a><b/></a><d/>",
-        "<e/><c/>",
-        '<a p="ab"><b/></a><e/>',
+        *("<a/>", '<a p="filler"/>', '<a p="other"/><c/>', "<a><b/></a><d/>", "<e/><c/>", '<a p="ab"><b/></a><e/>'),
         "<d/>",
     ),
     "two": ("<a/>", "<x/>", "<x/><y/>", "<a/><x/><z/>", "<y/>", "<x/><y/><z/><a/>"),
 }
 
 
-def prompt(schema: CheckedSchema, references: str) -> str:
-    """A prompt document with some text of its own."""
-    return f'<prompt schema="{schema.name}">{references} And now?</prompt>'
-
-
 def test_machine_of_histories() -> None:
     """Warming, asking, generating, evicting, holding, releasing and restarting in any order change no answer."""
     documents = [
-        (text, [prompt(check_schema(parse_schema(text)), references) for references in PROMPTS[name]])
+        (text, [f'<prompt schema="{name}">{each} And now?</prompt>' for each in PROMPTS[name]])
         for text, name in zip(SCHEMAS, ("one", "two", "one"), strict=True)
     ]
 
     run_state_machine_as_test(
         history_machine(documents), settings=settings(max_examples=law_examples(0.2), stateful_step_count=40)
     )
-
-
-MODULES = [f"m{number:02}" for number in range(20)]
-BOOKS = check_schema(
-    parse_schema(
-        '<schema name="books">The shelf holds:'
-        + "".join(
-            f'<module name="{name}">{name} tells {"of a long way " * (number % 3 + 1)}.</module>'
-            for number, name in enumerate(MODULES)
-        )
-        + "</schema>"
-    )
-)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_novel_combinations_do_not_wear_a_budget_out() -> None:
-    """Over 500 different combinations under a third of the needed memory, hits and work stay constant, and the budget holds."""
-    chance = random.Random(0)
-    combinations = list(itertools.combinations(MODULES, 3))
-    chance.shuffle(combinations)
-    model = default_model()
-    whole = sum(each.num_tokens for each in serve(BOOKS).served.encodings) * model.shape.token_bytes
-    store = Store(model.shape, budget_bytes=whole // 3)
-    service = serve(BOOKS, store=store)
-
-    encoded, hits = [], []
-    for names in combinations[:500]:
-        prompt = f'<prompt schema="books">{"".join(f"<{name}/>" for name in names)}?</prompt>'
-        tokens = service.plan(resolve_prompt(parse_prompt(prompt), BOOKS)).tokens
-        wanted = {part.encoding for part in tokens.parts}
-        fetched = service.executor.fetch(wanted)
-        encoded.append(fetched.num_encoded_tokens)
-        hits.append(len(wanted) - len(fetched.encoded))
-        assert store.nbytes() <= whole // 3
-
-    assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
-    assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])
-    assert sum(hits) > 500

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -91,12 +90,6 @@ def unselected_text_changes_nothing(service: SchemaServer, selection: Selection)
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 
 
-def history_changes_nothing(service: SchemaServer, selections: Sequence[Selection]) -> None:
-    """Requests that follow one another on one store get the same answers as on stores of their own."""
-    for selection in selections:
-        _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
-
-
 def models_do_not_mix(first: SchemaServer, second: SchemaServer, selection: Selection) -> None:
     """Two models that share a store answer as each does alone."""
     sharing = second.on(first.store)
@@ -124,7 +117,7 @@ ENGINE_LAWS = (
     Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),
     Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),
 )
-"""The laws of one prompt; `history_changes_nothing` and `histories` are about several."""
+"""The laws of one prompt; `histories` are about several."""
 
 
 def _near(service: SchemaServer, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
