@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.language import Prompt, Schema
-from promptcache.layout import Origin
+from promptcache.language import Prompt
 from promptcache.session import Chat
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
@@ -39,18 +36,18 @@ from tests.engine.test_history import logprobs
 
 SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
 <union name="u"><module name="c">The c.</module><module name="d">Some other d.</module></union></schema>"""
-OPEN = """<schema name="open"><system>Be brief.</system><user>Read <module name="m">this text</module> and answer.</user></schema>"""
+OPEN = """<schema name="chat"><system>Be brief.</system><user>Read <module name="m">this text</module> and answer.</user></schema>"""
 PROMPTS = (
     Prompt("s"),
     Prompt("s").use("a", p="some").use("c"),
     Prompt("s").use("a", p="more").use("c"),
     Prompt("s").use("d").system("Be kind."),
-    Prompt("open").use("m"),
+    Prompt("chat").use("m"),
 )
 ASKING = (
     Prompt("s").use("d").user("First?"),
     Prompt("s").use("c").user("First?").user("Then?"),
-    Prompt("open").use("m").user("First?").assistant("Yes.").user("Then?"),
+    Prompt("chat").use("m").user("First?").assistant("Yes.").user("Then?"),
 )
 """Prompts that end with a question, or with several."""
 GREEDY: dict[str, Any] = {"do_sample": False}
@@ -71,12 +68,10 @@ PLAIN = engine(history=False)
 def check_as_plain(made: Engine, chat: Chat, text: str | None, **options: Any) -> Completion:
     """Ask in a chat and compare with the same chat without history."""
     without = Chat(PLAIN._requests, chat.prompt, {**chat.options, "salt": None}, chat.turns, chat.question)
-    given = {**GREEDY, "logprobs": 20, **options}
-    expected, found = without.say(text, **given), chat.say(text, **given)
+    expected, found = (each.say(text, **{**GREEDY, "logprobs": 20, **options}) for each in (without, chat))
     assert found.token_ids == expected.token_ids
     assert distance(logprobs(found), logprobs(expected)) < TOLERANCE
-    assert chat.turns == without.turns
-    assert chat.messages == without.messages
+    assert (chat.turns, chat.messages) == (without.turns, without.messages)
     return found
 
 
@@ -115,6 +110,24 @@ def written(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": str(each.role), "content": each.text} for each in prompt.messages]
 
 
+def saved(made: Engine, path: Path, *questions: str, prompt: Any = PROMPTS[1]) -> Chat:
+    """Return a chat that asked questions and was saved."""
+    chat = made.chat(prompt)
+    for each in questions:
+        chat.say(each, max_new_tokens=9, min_new_tokens=9, **GREEDY)
+    chat.save(path)
+    return chat
+
+
+def edit(path: Path, *turns: dict[str, Any], **fields: Any) -> Any:
+    """Change fields of a file, and of its turns; return its content."""
+    data = json.loads(path.read_text()) | fields
+    for turn, change in zip(data["turns"], turns, strict=False):
+        turn.update(change)
+    path.write_text(json.dumps(data))
+    return data
+
+
 class Conversations(RuleBasedStateMachine):
     """Chats on one engine, beside lists of messages: forks, rewinds, other prompts, files, edits, evictions and salts."""
 
@@ -151,12 +164,14 @@ class Conversations(RuleBasedStateMachine):
         told = self._told(number)
         told.answer("".join(told.chat.stream(told.ask("And?"), max_new_tokens=3, **GREEDY)))
 
-    @rule(number=st.integers(0, 9))
-    def leave(self, number: int) -> None:
-        """Close a stream after its first piece, which may be its last one."""
+    @rule(number=st.integers(0, 9), is_generated=st.booleans())
+    def leave(self, number: int, is_generated: bool) -> None:
+        """Close a stream after its first piece, which may be its last one, before or after the last token is generated."""
         told = self._told(number)
         stream = told.chat.stream(None if told.waits else "Left?", max_new_tokens=8, **GREEDY)
         next(stream, None)
+        if is_generated:
+            stream._thread.join(30)
         stream.close()
         if stream.completion is not None:
             told.ask("Left?")
@@ -202,17 +217,22 @@ class Conversations(RuleBasedStateMachine):
         else:
             self.chats.append(Told.begun(changed, prompt))
 
-    @rule(number=st.integers(0, 9), clear=st.booleans())
-    def restart(self, number: int, clear: bool) -> None:
-        """Save a chat, and load it into the same engine or one with nothing."""
+    @rule(number=st.integers(0, 9))
+    def restart(self, number: int) -> None:
+        """Save a chat, and load it."""
         told = self._told(number)
-        with tempfile.TemporaryDirectory() as folder:
-            told.chat.save(Path(folder) / "chat.json")
-            if clear:
-                self.engine.clear_history()
-            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=told.chat.options["salt"])
+        loaded = self._loaded(told).chat
         assert (loaded.turns, loaded.options) == (told.chat.turns, told.chat.options)
-        self.chats.append(told.copied(loaded))
+        assert loaded.prompt.to_xml() == told.chat.prompt.to_xml()
+
+    def _loaded(self, told: Told, *turns: dict[str, Any]) -> Told:
+        """Save a chat, edit its turns in the file, and load it."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "chat.json"
+            told.chat.save(path)
+            edit(path, *turns)
+            self.chats.append(told.copied(self.engine.load_chat(path, salt=told.chat.options["salt"])))
+        return self.chats[-1]
 
     @rule(number=st.integers(0, 9), turn=st.integers(0, 9), field=st.sampled_from(("question", "answer")))
     def edit(self, number: int, turn: int, field: str) -> None:
@@ -220,16 +240,9 @@ class Conversations(RuleBasedStateMachine):
         told = self._told(number)
         num_turns = len(told.chat.turns)
         if num_turns:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "chat.json"
-                told.chat.save(path)
-                data = json.loads(path.read_text())
-                data["turns"][turn % num_turns][field] = "Edited."
-                path.write_text(json.dumps(data))
-                edited = told.copied(self.engine.load_chat(path, salt=told.chat.options["salt"]))
+            messages = self._loaded(told, *[{}] * (turn % num_turns), {field: "Edited."}).messages
             place = 2 * (turn % num_turns - num_turns) + (field == "answer")
-            edited.messages[place] = {**edited.messages[place], "content": "Edited."}
-            self.chats.append(edited)
+            messages[place] = {**messages[place], "content": "Edited."}
 
     @invariant()
     def conversations_are_their_messages(self) -> None:
@@ -277,108 +290,33 @@ TestSmallConversations = pytest.mark.law(SmallConversations.TestCase)
 
 
 def test_each_turn_prefills_the_last_question_only() -> None:
-    """A turn prefills the last token of the answer before it, four tokens of frames and the question, in a fork as well."""
-    chat = engine().chat(PROMPTS[1])
+    """A turn prefills the last token of the answer before it, four tokens of frames and the question, in a fork as well.
+
+    It copies only its own tokens, and the turns take few nodes of history.
+    """
+    made = engine()
+    chat = made.chat(PROMPTS[1])
     chat.say("First?", max_new_tokens=4, **GREEDY)
-    for _ in range(5):
-        assert chat.say("Next?", max_new_tokens=4, **GREEDY).usage.num_new_tokens == len("Next?") + 1 + 4
+    for _ in range(20):
+        usage = chat.say("Next?", max_new_tokens=4, **GREEDY).usage
+        assert usage.num_new_tokens == len("Next?") + 1 + 4
+        assert usage.kept_bytes <= (usage.num_new_tokens + 4) * MODEL.shape.token_bytes
     fork = chat.fork()
     chat.say("Left", max_new_tokens=4, **GREEDY)
     assert fork.say("Right", max_new_tokens=4, **GREEDY).usage.num_new_tokens <= len("Right") + 1 + 4
     chat.rewind(2)
-    assert (len(chat.turns), len(fork.turns)) == (5, 7)
-
-
-def test_answers_are_not_tokenized_again() -> None:
-    """The plan of a turn has the tokens of the earlier answer as they were generated."""
-    chat = engine().chat(PROMPTS[0])
-    first = chat.say("One?", max_new_tokens=5, **GREEDY)
-    second = chat.say("Two?", max_new_tokens=1, **GREEDY)
-
-    texts = [each.token_ids for each in second.plan.new if each.origin is Origin.TEXT]
-    assert texts[1][:5] == first.token_ids
+    assert (len(chat.turns), len(fork.turns), len(made._history._nodes) <= 8) == (20, 22, True)
 
 
 def test_an_open_turn_is_continued_by_the_first_question() -> None:
     """The first question continues the turn that the schema leaves open; the later ones are turns."""
-    made = engine()
-    chat = made.chat(PROMPTS[4])
+    chat = PLAIN.chat(PROMPTS[4])
     chat.say("Now?", max_new_tokens=2, **GREEDY)
     chat.say("Then?", max_new_tokens=2, **GREEDY)
 
-    expected = made.generate('<prompt schema="open"><m/>Now?</prompt>', max_new_tokens=2, **GREEDY)
+    expected = PLAIN.generate('<prompt schema="chat"><m/>Now?</prompt>', max_new_tokens=2, **GREEDY)
     assert chat.turns[0].token_ids == expected.token_ids
     assert [each["role"] for each in chat.messages] == ["user", "assistant"] * 2
-
-
-def test_a_plain_chat_has_no_schema() -> None:
-    """A chat without a prompt, or over messages, equals generation from the list of its messages."""
-    made = engine()
-    chat = made.chat([{"role": "system", "content": "Be kind."}])
-    first = chat.say("Hello", max_new_tokens=3, **GREEDY)
-
-    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
-    assert made.generate(messages, max_new_tokens=3, **GREEDY).token_ids == first.token_ids
-    assert made.chat().say("Hello", max_new_tokens=2).text is not None
-
-
-@pytest.mark.parametrize("name", ["messages", "empty", "chat"])
-def test_a_schema_of_any_name_is_used_by_its_chats(name: str, tmp_path: Path) -> None:
-    """A chat over a schema has its modules, whatever its name is, and a saved chat as well."""
-    made = engine()
-    made.add_schema(Schema(name).module("rules", "Answer in one word. " * 4))
-    chat = made.chat(Prompt(name).use("rules"))
-    chat.say("Hello", max_new_tokens=2, **GREEDY)
-    chat.save(tmp_path / "chat.json")
-
-    for each in (chat, made.load_chat(tmp_path / "chat.json")):
-        assert "rules" in [module.module for module in each.say("And?", max_new_tokens=1).usage.modules]
-
-
-def test_a_fork_is_small() -> None:
-    """A fork of a chat of 3,000 tokens takes less than 10 kilobytes."""
-    chat = engine().chat(PROMPTS[1])
-    chat.say("word " * 600, max_new_tokens=2, **GREEDY)
-    tracemalloc.start()
-    forks = [chat.fork() for _ in range(10)]
-    size = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-
-    assert len(forks) == 10
-    assert size < 10 * 10_000
-
-
-def test_a_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`~` is the home folder when saving and when loading."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    chat = saved(PLAIN, Path("~/chat.json"), "First")
-
-    assert [each.name for each in tmp_path.iterdir()] == ["chat.json"]
-    assert PLAIN.load_chat("~/chat.json").turns == chat.turns
-
-
-class OtherBytes(ByteTokenizer):
-    """Gives each byte another token."""
-
-    fingerprint = "other bytes"
-
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of `text`."""
-        return tuple(255 - each for each in super().tokenize(text))
-
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of `token_ids`."""
-        return super().detokenize([255 - each if each < 256 else each for each in token_ids])
-
-
-def test_answers_get_tokens_of_another_tokenizer(tmp_path: Path) -> None:
-    """A chat that is loaded with another tokenizer has the same texts, and the tokens that these have there."""
-    chat = saved(PLAIN, tmp_path / "chat.json", "One?")
-    other = OtherBytes()
-    loaded = engine_of(MODEL, other, SCHEMA).load_chat(tmp_path / "chat.json")
-
-    assert loaded.messages == chat.messages
-    assert [turn.token_ids for turn in loaded.turns] == [other.tokenize(turn.answer) for turn in chat.turns]
 
 
 def test_a_chat_that_grows_meanwhile_keeps_its_turns() -> None:
@@ -413,6 +351,7 @@ def test_a_chat_that_grows_meanwhile_keeps_its_turns() -> None:
         (lambda chat: chat.with_prompt("<prompt/>"), InvalidValue, "Prompt"),
         (lambda chat: chat.with_prompt(Prompt("s").use("nothing")).say("One?"), PromptError, "nothing"),
         (lambda chat: chat.with_prompt(Prompt("nothing")).say("One?"), UnknownSchema, "nothing"),
+        (lambda chat: PLAIN.chat(ASKING[0]).say("And then?"), InvalidValue, "answer it first with say"),
         (lambda chat: PLAIN.chat(PROMPTS[0], repair="bogus"), InvalidValue, "bogus"),
         (lambda chat: PLAIN.load_chat("none.json"), InvalidValue, "cannot be read"),
     ],
@@ -425,77 +364,27 @@ def test_mistakes_leave_the_chat_as_it_was(ask: Callable[[Chat], object], error:
     assert chat.turns == ()
 
 
-@pytest.mark.parametrize("num_read", [0, 1])
-@pytest.mark.parametrize("is_generated", [False, True])
-def test_a_closed_stream_leaves_no_turn(num_read: int, is_generated: bool) -> None:
-    """The turn is there after the last piece is read, however early the last token was generated."""
-    chat = engine().chat(PROMPTS[0])
-    stream = chat.stream("One?", max_new_tokens=40 if is_generated else 2000, **GREEDY)
-    for _ in range(num_read):
-        next(stream)
-    for thread in threading.enumerate():
-        if is_generated and thread.name == "promptcache-stream":
-            thread.join(30)
-    stream.close()
-
-    assert chat.turns == ()
-
-
-@pytest.mark.parametrize("prompt", [Prompt("s").use("a", p="some").user("Why?"), Prompt("open").use("m").text("Why?")])
-def test_question_at_the_end_of_a_prompt_is_answered_first(prompt: Prompt) -> None:
-    """`say()` without a text answers the question that the prompt ends with, as a chat without it answers that text."""
-    made = engine()
-    chat, other = made.chat(prompt), made.chat(replace(prompt, messages=()))
-    expected = other.say("Why?", **GREEDY, max_new_tokens=3)
-    assert "".join(chat.fork().stream(**GREEDY, max_new_tokens=3)) == expected.text
-    with pytest.raises(InvalidValue, match="answer it first with say"):
-        chat.say("And then?", **GREEDY, max_new_tokens=3)
-
-    assert chat.say(**GREEDY, max_new_tokens=3).token_ids == expected.token_ids
-    assert (chat.question, chat.messages) == (None, other.messages)
-
-
 @pytest.mark.parametrize(
     ("fault", "name"), [("text", "chat.json"), ("disk", "chat.json"), ("", "folder"), ("", "missing/chat.json")]
 )
 def test_a_failed_save_changes_nothing(fault: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a save that fails, an earlier file is as before, and nothing else is there."""
 
-    def files() -> dict[Path, bytes | None]:
-        return {each: each.read_bytes() if each.is_file() else None for each in tmp_path.rglob("*")}
-
     def full(_temporary: Path, _path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     (tmp_path / "folder").mkdir()
-    saved(engine(), tmp_path / "chat.json", "First")
-    before = files()
-    other = engine().chat(PROMPTS[1].system("not in XML: \x00") if fault == "text" else PROMPTS[1])
+    saved(PLAIN, tmp_path / "chat.json", "First")
+    before = (tmp_path / "chat.json").read_bytes()
+    other = PLAIN.chat(PROMPTS[1].system("not in XML: \x00") if fault == "text" else PROMPTS[1])
     if fault == "disk":
         monkeypatch.setattr("promptcache.atomic.publish", full)
 
     with pytest.raises((PromptError, OSError)):
         other.save(tmp_path / name)
 
-    assert files() == before
-
-
-def saved(made: Engine, path: Path, *questions: str, prompt: Any = PROMPTS[1]) -> Chat:
-    """Return a chat that asked questions and was saved."""
-    chat = made.chat(prompt)
-    for each in questions:
-        chat.say(each, max_new_tokens=9, min_new_tokens=9, **GREEDY)
-    chat.save(path)
-    return chat
-
-
-def edit(path: Path, *turns: dict[str, Any], **fields: Any) -> Any:
-    """Change fields of a file, and of its turns; return its content."""
-    data = json.loads(path.read_text()) | fields
-    for turn, change in zip(data["turns"], turns, strict=False):
-        turn.update(change)
-    path.write_text(json.dumps(data))
-    return data
+    assert {each.name for each in tmp_path.rglob("*")} == {"folder", "chat.json"}
+    assert (tmp_path / "chat.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -517,27 +406,28 @@ CALLED = {"tool_calls": [["weather", "{}"]]}
 @pytest.mark.parametrize(
     ("turns", "fields", "message"),
     [
-        ([], {"repair": "bogus"}, ""),
-        ([], {"messages": [3]}, ""),
-        ([], {"turns": {}}, ""),
-        ([], {"prompt": "<x/>"}, ""),
-        ([], {"question": 3, "turns": []}, ""),
-        ([], {"question": "\ud800", "turns": []}, ""),
-        ([], {"prompt": "<prompt schema='open'>bare text<user>Why?</user></prompt>"}, ""),
-        *(([{"token_ids": each}], {}, "") for each in ([-1], "x")),
-        ([{"question": 3}], {}, ""),
-        ([{"question": "\ud800"}], {}, ""),
-        ([{"answer": "\udfff"}], {}, ""),
-        (
-            [{}, {"results": ["7"], "question": ""}],
-            {},
-            r"turns\[1\] has 1 result: the answer before has 0 calls",
+        *(
+            ([], fields, "")
+            for fields in (
+                {"repair": "bogus"},
+                {"messages": [3]},
+                {"turns": {}},
+                {"prompt": "<x/>"},
+                {"question": 3, "turns": []},
+                {"question": "\ud800", "turns": []},
+                {"prompt": "<prompt schema='chat'>bare text<user>Why?</user></prompt>"},
+            )
         ),
-        (
-            [CALLED, {"results": ["7", "8"], "question": ""}],
-            {},
-            r"turns\[1\] has 2 results: the answer before has 1 call;",
+        *(
+            ([turn], {}, "")
+            for turn in (
+                *({"token_ids": each} for each in ([-1], "x")),
+                *({"question": each} for each in (3, "\ud800")),
+                {"answer": "\udfff"},
+            )
         ),
+        ([{}, {"results": ["7"], "question": ""}], {}, r"turns\[1\] has 1 result: the answer before has 0 calls"),
+        ([CALLED, {"results": ["7", "8"], "question": ""}], {}, r"turns\[1\] has 2 results: .* before has 1 call;"),
         ([CALLED, {"results": ["7"], "question": "And?"}], {}, r"turns\[1\] has 1 result and a question"),
     ],
 )
@@ -553,33 +443,26 @@ def test_damaged_files_are_refused(
         PLAIN.load_chat(path)
 
 
-@pytest.mark.parametrize("second", [{"results": ["7"], "question": ""}, {"results": [], "question": "And?"}])
-def test_results_in_a_file_are_those_of_its_calls(tmp_path: Path, second: dict[str, Any]) -> None:
-    """Calls of an answer may have results or not."""
-    path = tmp_path / "chat.json"
-    saved(PLAIN, path, "One?", "Two?", prompt=None)
-    edit(path, CALLED, second)
-
-    assert PLAIN.load_chat(path).turns[1].results == tuple(second["results"])
+CALLED = {"tool_calls": [["weather", "{}"]]}
 
 
-def test_tokens_that_the_model_does_not_know_are_not_used(tmp_path: Path) -> None:
-    """Also where they add no text to the answer."""
-    chat = saved(PLAIN, tmp_path / "chat.json", "One?")
-    edit(tmp_path / "chat.json", {"token_ids": [*chat.turns[0].token_ids, 10**6]})
-
-    (turn,) = PLAIN.load_chat(tmp_path / "chat.json").turns
-    assert turn.token_ids == TOKENIZER.tokenize(turn.answer)
-
-
-@pytest.mark.parametrize("field", ["question", "answer", "token_ids"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("question", "Edited."), ("answer", "Edited."), ("token_ids", [*b"Other"]), ("token_ids", [10**6])],
+)
 @pytest.mark.parametrize("fresh", [False, True])
-def test_an_edited_text_is_what_the_model_reads(tmp_path: Path, field: str, fresh: bool) -> None:
-    """A turn that was edited in the file has the tokens of the text that it shows, and KV of other tokens is not used."""
-    path, made = tmp_path / "chat.json", engine()
-    chat = saved(made, path, "One?", "Two?")
-    shown = edit(path, {field: [*b"Other"] if field == "token_ids" else "Edited."})["turns"][0]
-    loaded = (engine() if fresh else made).load_chat(path)
+def test_an_edited_text_is_what_the_model_reads(
+    tmp_path: Path, field: str, value: Any, fresh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn has the tokens of the text that its file shows, and KV of others, which the model may not know, is not used.
+
+    `~` is the home folder.
+    """
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = engine()
+    chat = saved(made, Path("~/chat.json"), "One?", "Two?")
+    shown = edit(tmp_path / "chat.json", {field: value})["turns"][0]
+    loaded = (engine() if fresh else made).load_chat("~/chat.json")
 
     edited, second = loaded.turns
     assert (edited.question, edited.answer) == (shown["question"], shown["answer"])

@@ -10,7 +10,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from promptcache import Engine, Prompt, Schema
-from promptcache.diagnostics import InvalidValue, PromptError
+from promptcache.diagnostics import PromptError
 from tests.engine import calling
 from tests.engine.asking import answered
 
@@ -40,9 +40,9 @@ class Says(LogitsProcessor):  # type: ignore[misc]  # transformers has no types
         return forced
 
 
-def engine_of(template: str, *, is_open: bool = False) -> tuple[Engine, Any]:
+def engine_of(template: str | None, *, is_open: bool = False) -> tuple[Engine, Any]:
     """Return the demo model with a chat template that has reasoning, and the tokenizer of transformers."""
-    return calling.engine_of(template.replace("OPEN", "'<think>\n'" if is_open else "''"))
+    return calling.engine_of(template and template.replace("OPEN", "'<think>\n'" if is_open else "''"))
 
 
 def saying(engine: Engine, text: str) -> dict[str, Any]:
@@ -50,66 +50,47 @@ def saying(engine: Engine, text: str) -> dict[str, Any]:
     return {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
 
 
-@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("way", ["generate", "batch", "stream"])
-def test_reasoning_is_apart_from_the_answer(way: str, is_open: bool) -> None:
-    """The answer has its text, and its reasoning beside it, also where the prompt opens the block."""
-    engine, _ = engine_of(KEEPS, is_open=is_open)
+@pytest.mark.parametrize(
+    ("template", "is_open", "reasoning"), [(KEEPS, False, "Many."), (KEEPS, True, "Many."), (None, False, None)]
+)
+def test_reasoning_is_apart_from_the_answer(
+    way: str, template: str | None, is_open: bool, reasoning: str | None
+) -> None:
+    """It is beside the text, also where the prompt opens the block. Tags are text if the template knows none."""
+    engine, _ = engine_of(template, is_open=is_open)
     said = SAID.removeprefix("<think>\n") if is_open else SAID
     found = answered(engine, [{"role": "user", "content": QUESTION}], way, **saying(engine, said))
 
-    assert (found.reasoning, found.text) == ("Many.", "Ceviche.")
+    assert (found.reasoning, found.text) == (reasoning, "Ceviche." if reasoning else said)
     assert engine.tokenizer.decode(found.token_ids) == said
 
 
-def test_a_template_without_reasoning_leaves_answers_as_they_are() -> None:
-    """Tags are text to a model whose template knows none."""
-    engine = Engine.from_pretrained("demo")
-
-    found = engine.generate([{"role": "user", "content": QUESTION}], **saying(engine, SAID))
-
-    assert (found.reasoning, found.text) == (None, SAID)
-
-
 @pytest.mark.parametrize("template", [KEEPS, DROPS], ids=["keeps", "drops"])
-def test_a_chat_gives_reasoning_back_to_the_template(template: str, tmp_path: Path) -> None:
-    """The next question has the tokens of the conversation with its reasoning, kept or dropped, also from a file."""
+@pytest.mark.parametrize("thought", ["Many.", "It ends.<|end|>"])
+def test_a_chat_gives_reasoning_back_to_the_template(template: str, thought: str, tmp_path: Path) -> None:
+    """The next question has the tokens of the conversation with its reasoning, kept or dropped, also from a file.
+
+    Control tokens in it are text.
+    """
     engine, tokenizer = engine_of(template)
     chat = engine.chat()
-    chat.say(QUESTION, **saying(engine, SAID))
-    messages = [
-        {"role": "user", "content": QUESTION},
-        {"role": "assistant", "content": "Ceviche.", "reasoning_content": "Many."},
-    ]
+    chat.say(QUESTION, **saying(engine, SAID.replace("Many.", thought)))
+    answer = {"role": "assistant", "content": "Ceviche.", "reasoning_content": thought}
+    messages = [{"role": "user", "content": QUESTION}, answer]
 
     assert chat.messages == messages
     chat.save(tmp_path / "chat.json")
     loaded = engine.load_chat(tmp_path / "chat.json")
     assert (loaded.turns, loaded.messages) == (chat.turns, messages)
     messages.append({"role": "user", "content": "Where?"})
-    found = chat.say("Where?", **saying(engine, "There."))
+    ids = chat.say("Where?", **saying(engine, "There.")).plan.tokens.used_ids
 
-    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert [*found.plan.tokens.used_ids] == [*engine.plan(messages).tokens.used_ids] == expected
-    assert ("Many." in engine.render(messages)) == (template == KEEPS)
-
-
-def test_control_tokens_in_reasoning_are_text() -> None:
-    """Reasoning that is given back cannot end its turn."""
-    engine, tokenizer = engine_of(KEEPS)
-    chat = [
-        {"role": "user", "content": QUESTION},
-        {"role": "assistant", "content": "Ceviche.", "reasoning_content": "It ends.<|end|>"},
-        {"role": "user", "content": "Where?"},
-    ]
-
-    ids = engine.plan(chat).tokens.used_ids
-
-    (end,) = tokenizer.encode("<|end|>", add_special_tokens=False)
-    assert ids.count(end) == 3
-    assert engine.tokenizer.detokenize(ids) == tokenizer.apply_chat_template(
-        chat, add_generation_prompt=True, tokenize=False
-    )
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert engine.tokenizer.detokenize(ids) == expected
+    assert ids == engine.plan(messages).tokens.used_ids
+    assert ids.count(engine.tokenizer.eos_ids[0]) == 3
+    assert (thought in engine.render(messages)) == (template == KEEPS)
 
 
 def test_reasoning_that_a_schema_cannot_hold_is_a_warning() -> None:
@@ -125,21 +106,3 @@ def test_reasoning_that_a_schema_cannot_hold_is_a_warning() -> None:
     assert "Many." in warning.message
     with pytest.raises(PromptError, match="no form in XML"):
         prompt.to_xml()
-
-
-@pytest.mark.parametrize(
-    ("make", "message", "match"),
-    [
-        (Prompt, {"role": "user", "content": "Why?", "reasoning_content": "x"}, "only messages of the assistant"),
-        (Prompt, {"role": "assistant", "content": "So.", "reasoning_content": 3}, "reasoning_content=3"),
-        (
-            Schema,
-            {"role": "assistant", "content": "So.", "reasoning_content": "x"},
-            "reasoning_content is not supported",
-        ),
-    ],
-)
-def test_wrong_reasoning_is_refused(make: Any, message: dict[str, Any], match: str) -> None:
-    """The error names the place; a turn of a schema has only text."""
-    with pytest.raises(InvalidValue, match=match):
-        make.from_messages("guide", [message])

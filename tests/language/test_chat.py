@@ -78,6 +78,7 @@ def test_messages_of_tools_are_in_prompts() -> None:
     for message, words in (
         (CALLS, "messages[0].tool_calls is not supported"),
         ({"role": "tool", "content": "2"}, "messages[0].role='tool' is not"),
+        ({"role": "assistant", "content": "So.", "reasoning_content": "x"}, "reasoning_content is not supported"),
     ):
         with pytest.raises(InvalidValue, match=re.escape(words)):
             Schema.from_messages("s", [message])
@@ -91,6 +92,17 @@ def test_messages_of_tools_are_in_prompts() -> None:
         ({**CALLS, "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls[0]={'id': '1'} is not a call of a tool"),
         ({**CALLS, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "arguments is not JSON"),
         ({**CALLS, "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}, "JSON of an object is expected"),
+        *(
+            ({**CALLS, "tool_calls": [{"function": {"name": name, "arguments": arguments}}]}, f"function.{words}")
+            for name, arguments, words in (
+                ("\ud83d", "{}", "name="),
+                ("f", r'{"a": "\ud83d"}', "arguments="),
+                ("f", '{"a": NaN}', "arguments is not JSON"),
+                ("f", '{"a": ' + "[" * 300 + "]" * 300 + "}", "arguments has more than 50 lists"),
+            )
+        ),
+        ({**USER, "reasoning_content": "x"}, "only messages of the assistant"),
+        ({"role": "assistant", "content": "So.", "reasoning_content": 3}, "reasoning_content=3"),
         ({**CALLS, "tool_calls": [{**CALL, "id": 1}]}, "messages[0].tool_calls[0].id=1 is not allowed"),
         ({"role": "tool", "tool_call_id": 1, "content": "x"}, "messages[0].tool_call_id=1 is not allowed"),
         ({"role": "tool", "tool_call_id": "1"}, "messages[0].content is missing"),
