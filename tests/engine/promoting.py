@@ -85,29 +85,24 @@ class PromotingEngine(RuleBasedStateMachine):
         """Bring the model back into its first state."""
         self.model.hf.disable_adapters()
 
-    @rule(prompt=st.sampled_from(PROMPTS), way=st.sampled_from(WAYS), deterministic=st.booleans())
-    def ask(self, prompt: str, way: str, deterministic: bool) -> None:
-        """Ask a prompt, and compare the answer with the modular or the exact one."""
-        before = self.engine.stats().promotions
-        completion = asked(self.engine, prompt, way, deterministic=deterministic)
-        usage = completion.usage
-        if deterministic:
-            assert not usage.promoted
-        assert (self.engine.stats().promotions.num_hits > before.num_hits) is usage.promoted
-        if usage.promoted:
-            assert completion.level is Level.EXACT
-            assert usage.num_encoded_tokens == 0
-        check_answer(completion, self.planned(prompt, way), self.model)
-
-    @rule(prompt=st.sampled_from(PROMPTS), way=st.sampled_from(WAYS), deterministic=st.booleans())
-    def ask_until_promoted(self, prompt: str, way: str, deterministic: bool) -> None:
-        """Ask a prompt again after idle time: it is exact, if that is possible."""
-        self.promote(prompt)
-        plan = self.planned(prompt, way)
+    @rule(
+        prompt=st.sampled_from(PROMPTS),
+        way=st.sampled_from(WAYS),
+        deterministic=st.booleans(),
+        came_before=st.booleans(),
+    )
+    def ask(self, prompt: str, way: str, deterministic: bool, came_before: bool) -> None:
+        """Compare an answer with the modular or the exact one. It is exact after idle time, if that is possible."""
+        if came_before:
+            self.promote(prompt)
+        plan, before = self.planned(prompt, way), self.engine.stats().promotions
         completion = asked(self.engine, prompt, way, deterministic=deterministic)
         check_answer(completion, plan, self.model)
-        if not self.is_small and way != "chat":  # the text of a chat may begin otherwise
-            assert completion.usage.promoted is (plan.level is Level.MODULAR and not deterministic)
+        usage = completion.usage
+        assert (self.engine.stats().promotions.num_hits > before.num_hits) is usage.promoted
+        assert not (usage.promoted and (deterministic or usage.num_encoded_tokens))
+        if came_before and not self.is_small and way != "chat":  # the text of a chat may begin otherwise
+            assert usage.promoted is (plan.level is Level.MODULAR and not deterministic)
 
     @rule(prompt=st.sampled_from(PROMPTS), way=st.sampled_from(WAYS))
     def promote_now(self, prompt: str, way: str) -> None:
@@ -148,22 +143,17 @@ class PromotingEngine(RuleBasedStateMachine):
                 raise Interrupted
 
         repetition = self.engine._repetition
-        before, num_waiting = self.num_promoted(), self.engine.stats().promotions.num_waiting
+        before = self.engine.stats().promotions
         first = next(reversed(repetition._waiting), None)
         is_needed = first is not None and not repetition._is_known(first)
         try:
             repetition.work(check)
         except Interrupted:
             assert left < 0
-            assert self.num_promoted() == before
-            assert self.engine.stats().promotions.num_waiting == num_waiting
+            assert self.engine.stats().promotions == before
         else:
             assert left >= 0
-            assert left == num_layers or is_needed
-            assert left < num_layers or not is_needed
-
-    def num_promoted(self) -> int:
-        return self.engine.stats().promotions.num_combinations
+            assert (left < num_layers) is is_needed
 
     @rule(prompt=st.sampled_from(PROMPTS))
     def forget(self, prompt: str) -> None:
@@ -190,11 +180,11 @@ class PromotingEngine(RuleBasedStateMachine):
     def change(self, prompt: str) -> None:
         """Change the model and change it back: in between nothing is answered or promoted, and then all is as before."""
         asked(self.engine, prompt)
-        before = self.num_promoted()
+        before = self.engine.stats().promotions.num_combinations
         activate("french")(self.model.hf)
         assert is_refused(lambda: asked(self.engine, prompt))
         work(self.engine)
-        assert self.num_promoted() == before
+        assert self.engine.stats().promotions.num_combinations == before
         self.model.hf.disable_adapters()
         self.promote(prompt)
         check_answer(asked(self.engine, prompt), self.engine.plan(prompt), self.model)

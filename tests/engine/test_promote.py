@@ -13,23 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import InvalidValue, PromptCacheError
-from promptcache.encode import check_linking
+from promptcache.encode import Promotions
 from promptcache.encode.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.layout import Level
-from promptcache.model import Model
-from promptcache.model.reference import plain_logits
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.engine import asking
 from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, asked, engine_of, num_combined, work
-from tests.families import random_model
 from tests.planted.targets import module_of
 
 PATIENCE_S = 20.0
@@ -69,40 +64,6 @@ def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "positions"), [("llama", "closed"), ("llama", "fixed"), ("mistral", "closed"), ("gemma3, text", "closed")]
-)
-def test_a_promoted_answer_is_the_models_own(kind: str, positions: str) -> None:
-    """In float32, the probabilities of a promoted answer are those of one causal pass, without gaps the model's own."""
-    model = tiny_model(torch.float32) if kind == "llama" else Model(random_model(kind, torch.float32))
-    check_linking(model)
-    engine = engine_of(model, positions=positions)
-    modules = ("a", "c") if positions == "fixed" else ("a", "b", "c")
-    promote(engine, *modules)
-    completion = asked(engine, prompt(*modules))
-    expected = plain_logits(completion.plan.tokens, model)[-1].log_softmax(-1)
-    if positions == "closed":
-        with torch.no_grad():
-            expected = model.hf(torch.tensor([completion.plan.tokens.used_ids])).logits[0, -1].log_softmax(-1)
-
-    assert completion.usage.promoted
-    assert completion.logprobs is not None
-    first = completion.logprobs[0]
-    assert abs(first.logprob - float(expected[first.token_id])) < 1e-5
-
-
-def test_quantized_modules_are_promoted() -> None:
-    """KV of history is as the model computes it, whatever the codec of the modules is, and the answer says so."""
-    engine = engine_of(tiny_model())
-    engine.add_schema(TEXTS[0], keep="int8")
-    modular = asked(engine, prompt("a", "b", "c"))
-    promote(engine, "a", "b", "c")
-    completion = asked(engine, prompt("a", "b", "c"))
-
-    assert (modular.level, modular.lossy) == (Level.MODULAR, True)
-    assert (completion.usage.promoted, completion.level, completion.lossy) == (True, Level.EXACT, False)
-
-
 def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An error in idle time is logged, one of a call is raised; requests are answered as before, and may be promoted."""
     engine = engine_of(tiny_model())
@@ -112,154 +73,82 @@ def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, cap
         with pytest.raises(ZeroDivisionError):
             engine.promote(prompt("a", "b", "c"))
 
-    assert (engine.stats().promotions.num_waiting, engine.stats().promotions.num_combinations) == (0, 0)
+    assert engine.stats().promotions == Promotions()
     assert asked(engine, prompt("a", "b", "c")).level is Level.MODULAR
     assert "could not be promoted" in caplog.text
     assert engine.promote(prompt("a", "b", "c")) > 0
     assert is_promoted(engine, "a", "b", "c")
 
 
-def test_a_promotion_serves_every_beginning() -> None:
-    """The beginning of a promoted combination is exact at once, and a longer combination adds only what is behind it."""
-    engine = engine_of(tiny_model())
-    promote(engine, "a", "b")
-    whole, beginning = (num_combined(engine.plan(prompt(*each))) for each in (("a", "b", "c"), ("a", "b")))
-
-    assert engine.promote(prompt("a", "b", "c")) == whole - beginning
-    promote(engine, "b", "c", "new")
-    assert is_promoted(engine, "b", "c")
-
-
-@pytest.mark.parametrize("positions", ["closed", "fixed"])
-def test_a_combination_that_evicts_itself_ends(positions: str) -> None:
-    """A combination that memory has no room for is given up, at once and in idle time."""
-    model = tiny_model()
-    store = StoreConfig(memory_bytes=400 * model.shape.token_bytes)
-    engine = engine_of(model, store=store, positions=positions)
-    texts = "".join(f'<module name="{name}">{name * 300}</module>' for name in "abcd")
-    engine.add_schema(f'<schema name="long" context="guaranteed">{texts}</schema>')
-    asked = '<prompt schema="long"><a/><b/><d/>Well?</prompt>'
-
-    with pytest.raises(PromptCacheError, match="no room"):
-        engine.promote(asked)
-    for _ in range(2):
-        engine.generate(asked, **GREEDY)
-    work(engine)
-
-    assert engine.stats().promotions.num_waiting == 0
-
-
-def test_methods_without_answers_stay_modular() -> None:
-    """Plans, logits, scores and links do not use promotions."""
-    engine = engine_of(tiny_model())
+def test_methods_without_answers_stay_modular(tmp_path: Path) -> None:
+    """Plans, logits and scores do not use promotions, and a folder has the schema's own KV only."""
+    engine = engine_of(tiny_model(), store=tmp_path)
+    engine.add_schema(TEXTS[0], keep="int8")
     text = prompt("a", "b", "c")
-    logits, scores = engine.logits(text), engine.score(text, ["yes"])
-    promote(engine, "a", "b", "c")
+    logits, scores, lossy = engine.logits(text), engine.score(text, ["yes"]), asked(engine, text).lossy
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    work(engine)
 
     assert engine.plan(text).level is Level.MODULAR
     assert engine.logits(text).equal(logits)
     assert engine.score(text, ["yes"]) == scores
-    assert is_promoted(engine, "a", "b", "c")
-
-
-def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
-    """A folder has the schema's own KV only."""
-    model = tiny_model()
-    engine = engine_of(model, store=tmp_path)
-    engine.warm()
-    files = sorted(tmp_path.rglob("*.safetensors"))
-    promote(engine, "a", "b", "c")
-
-    assert is_promoted(engine, "a", "b", "c")
-    assert files
-    assert sorted(tmp_path.rglob("*.safetensors")) == files
+    promoted = asked(engine, text)
+    assert (promoted.usage.promoted, lossy, promoted.lossy) == (True, True, False)
+    assert sorted(tmp_path.rglob("*.safetensors")) == files != []
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])
 def test_a_call_promotes_at_once(mode: str) -> None:
     """`Engine.promote` computes what idle time would; with and without it, for cold and warm schemas."""
-    engine = asking.engine_of(schema=TEXTS[0], promote=mode)
-    before = asked(engine, prompt("a", "b"))
-    figures = engine.stats().promotions
+    engine = engine_of(tiny_model()) if mode == "auto" else asking.engine_of(schema=TEXTS[0])
+    asked(engine, prompt("a", "b"))
+    short, long = (num_combined(engine.plan(prompt(*each))) for each in (("a", "b"), ("a", "b", "c")))
 
-    assert engine.promote(prompt("a", "b", "c")) == num_combined(engine.plan(prompt("a", "b", "c")))
-    assert engine.promote(prompt("a", "b", "c", text="Another text.")) == 0
+    assert engine.promote(prompt("a", "b")) == short
+    assert engine.promote(prompt("a", "b", "c", text="Another text.")) == long - short  # what is behind the beginning
+    assert [engine.promote(prompt(*each)) for each in ((), ("a",), ("new",), ("a", "b"), ("a", "b", "c"))] == [0] * 5
     after = asked(engine, prompt("a", "b", "c"))
 
-    assert (before.level, figures.num_combinations) == (Level.MODULAR, 0)
     assert (after.level, after.usage.promoted, after.usage.num_encoded_tokens) == (Level.EXACT, True, 0)
     figures = engine.stats().promotions
-    waiting = int(mode == "auto")  # the first request
-    assert (figures.num_combinations, figures.num_waiting, figures.num_hits) == (1, waiting, 1)
+    assert (figures.num_combinations, figures.num_waiting, figures.num_hits) == (2, 0, 1)
     assert not asked(engine, prompt("a", "b", "c"), deterministic=True).usage.promoted
-    assert engine.promote(prompt("a", "b")) == 0  # the beginning of the other combination
 
 
-def test_what_is_exact_needs_no_promotion() -> None:
-    """One module, text without modules and a declared scaffold are exact: nothing is encoded."""
-    engine = engine_of(tiny_model())
-    engine.add_schema(TEXTS[0].replace("</schema>", '<scaffold modules="a b c"/></schema>'))
-
-    assert [engine.promote(prompt(*each)) for each in ((), ("a",), ("new",), ("a", "b", "c"))] == [0, 0, 0, 0]
-    assert engine.stats().promotions.num_combinations == 0
-
-
-@pytest.mark.parametrize("is_called", [True, False])
-def test_arguments_are_promoted_for_their_salt(is_called: bool) -> None:
+def test_arguments_are_promoted_for_their_salt() -> None:
     """Only requests with the same arguments and salt use the promotion, whatever their repair is."""
     engine = engine_of(tiny_model())
     text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
-    if is_called:
-        engine.promote(text, salt="one")
-    else:
-        asked(engine, text, salt="one")
-        work(engine)
-    found = asked(engine, text, salt="one")
+    asked(engine, text, salt="one")
+    work(engine)
 
-    assert (found.usage.promoted, found.level, found.usage.num_new_tokens) == (True, Level.EXACT, len("Well?"))
+    assert asked(engine, text, salt="one").usage.num_new_tokens == len("Well?")
     assert asked(engine, text, salt="one", repair="first-1").usage.promoted
     assert not asked(engine, text, salt="two").usage.promoted
     assert not asked(engine, text.replace('"x"', '"y"'), salt="one").usage.promoted
 
 
 def test_a_call_that_cannot_promote_is_refused() -> None:
-    """The error names the room that memory has, or the history that there is not; nothing is left."""
+    """The error names the room that memory has, or the history that there is not; nothing waits for idle time."""
     with pytest.raises(InvalidValue, match='promote="auto" keeps KV in history'):
         asking.engine_of(promote="auto", history=False)
     model = tiny_model()
-    small = engine_of(model, store=StoreConfig(memory_bytes=8 * model.shape.token_bytes))
-    none = asking.engine_of(model, schema=TEXTS[0], history=False)
-    with pytest.raises(PromptCacheError, match="no room"):
-        small.promote(prompt("a", "b"))
-    with pytest.raises(InvalidValue, match="history=False"):
-        none.promote(prompt("a", "b"))
-
-    for engine in (small, none):
-        figures = engine.stats().promotions
-        assert (figures.num_combinations, figures.num_waiting) == (0, 0)
-
-
-def test_text_that_is_not_cached_is_promoted() -> None:
-    """A combination may begin with text that is not cached."""
-    engine = Engine(tiny_model(), ByteTokenizer(bos=False))
-    engine.add_schema(
-        '<schema name="s" context="guaranteed"><module name="new" cache="false">late</module>'
-        '<module name="a">alpha</module><module name="b">beta</module></schema>'
+    small, long = (
+        engine_of(model, store=StoreConfig(memory_bytes=num_tokens * model.shape.token_bytes))
+        for num_tokens in (8, 400)
     )
-    engine.promote(prompt("new", "a", "b"))
-
-    assert is_promoted(engine, "new", "a", "b")
-
-
-def test_threads_promote_together() -> None:
-    """Calls of several threads, beside idle time, promote each combination once."""
-    engine = asking.engine_of(schema=TEXTS[0], promote="auto")
-    combinations = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")] * 2
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda each: engine.promote(prompt(*each)), combinations))
-
-    assert engine.stats().promotions.num_waiting == 0
-    assert all(is_promoted(engine, *each) for each in combinations)
+    long.add_schema(TEXTS[0].replace("alpha", "a" * 300).replace("gamma", "c" * 300))  # it would evict itself
+    none = asking.engine_of(model, schema=TEXTS[0], history=False)
+    for engine, error, words in (
+        (small, PromptCacheError, "no room"),
+        (long, PromptCacheError, "no room"),
+        (none, InvalidValue, "history=False"),
+    ):
+        with pytest.raises(error, match=words):
+            engine.promote(prompt("a", "c"))
+        asked(engine, prompt("a", "c"))
+        work(engine)
+        assert engine.stats().promotions == Promotions()
 
 
 def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,13 +167,17 @@ def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_thread_promotes_in_idle_time() -> None:
-    """Without any call, a combination that came is promoted; a service uses it."""
+    """Without any call, a combination that came is promoted; a service uses it. Calls of threads promote beside it."""
     engine = asking.engine_of(schema=TEXTS[0], promote="auto")
     assert not asked(engine, prompt("a", "b"), "service").usage.promoted
     wait_for(lambda: engine.stats().promotions.num_combinations == 1)
 
     assert asked(engine, prompt("a", "b"), "service").usage.promoted
     assert engine.stats().promotions.num_hits == 1
+    combinations = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")] * 2
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: engine.promote(prompt(*each)), combinations))
+    assert all(is_promoted(engine, *each) for each in combinations)
     wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
 
 
@@ -332,7 +225,7 @@ class Worker:
     def __init__(self, num_pieces: int) -> None:
         self.activity = Activity()
         self.begun: list[float] = []
-        self.interrupted: list[float] = []
+        self.num_interrupted = 0
         self._num_pieces = num_pieces
         self.thread = IdleThread(self.work, self.activity)
 
@@ -343,33 +236,25 @@ class Worker:
                 check()
                 time.sleep(0.001)
         except Interrupted:
-            self.interrupted.append(time.monotonic())
+            self.num_interrupted += 1
             raise
         return False
 
 
 def test_a_request_interrupts_work_which_goes_on_later() -> None:
-    """Work stops at its next check, and begins again once it has been quiet."""
-    worker = Worker(2)
+    """Work stops at its next check, and begins again once it has been quiet. The end stops it for good."""
+    worker = Worker(3)
     worker.thread.start()
     wait_for(lambda: len(worker.begun) == 1)
     with worker.activity:
-        wait_for(lambda: len(worker.interrupted) == 1)
+        wait_for(lambda: worker.num_interrupted == 1)
         time.sleep(2 * QUIET_S)
         assert len(worker.begun) == 1
     ended = time.monotonic()
     wait_for(lambda: len(worker.begun) == 2)
-
     assert worker.begun[1] - ended > QUIET_S / 2
-
-
-def test_the_end_interrupts_work() -> None:
-    """`end` returns once the thread has ended, and no later `start` has an effect."""
-    worker = Worker(2)
-    worker.thread.start()
-    wait_for(lambda: len(worker.begun) == 1)
     worker.thread.end()
     worker.thread.start()
     time.sleep(2 * QUIET_S)
 
-    assert len(worker.begun) == len(worker.interrupted) == 1
+    assert len(worker.begun) == worker.num_interrupted == 2

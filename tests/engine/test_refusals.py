@@ -17,7 +17,7 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.engine import Engine
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
-from tests.engine.asking import answered
+from tests.engine.asking import answered, engine_of
 
 LLAMA = transformers.LlamaConfig(
     vocab_size=263, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
@@ -25,78 +25,70 @@ LLAMA = transformers.LlamaConfig(
 GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
 
 
-def llama() -> Any:
-    """Return a tiny model that no engine has."""
-    return transformers.LlamaForCausalLM(LLAMA)
-
-
-def sparse(weight: torch.Tensor) -> torch.nn.Parameter:
-    return torch.nn.Parameter(weight.detach().to_sparse())
-
-
-def _with(change: Callable[[Any], object]) -> Any:
-    hf = llama()
+def llama(change: Callable[[Any], object] = lambda hf: None) -> Any:
+    """Return a tiny model that no engine has, changed."""
+    hf = transformers.LlamaForCausalLM(LLAMA)
     change(hf)
     return hf
 
 
-def _wrapped(config: Any) -> Any:
+def of(name: str, **fields: Any) -> Any:
+    """Return a tiny model of a class of transformers."""
+    config = getattr(transformers, f"{name}Config")(vocab_size=263, **fields)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def wrapped(config: Any) -> Any:
+    """Return a model inside of one of peft."""
     with warnings.catch_warnings():  # of transformers, which peft causes
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(llama(), config)
+
+
+def make_sparse(hf: Any) -> None:
+    hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.detach().to_sparse())
+
+
+def compiled_layer(hf: Any) -> None:
+    hf.model.layers[0].forward = torch.compile(hf.forward, backend="eager")
 
 
 NO_MODELS: dict[str, tuple[Any, str]] = {
     "a name": (lambda: "demo", r"a loaded model of transformers, not str; Engine.from_pretrained\(\) loads one"),
     "a module": (lambda: torch.nn.Linear(2, 2), "not Linear"),
     "peft": (
-        lambda: _wrapped(LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")),
+        lambda: wrapped(LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")),
         "not PeftModelForCausalLM; pass the LlamaForCausalLM inside of it, model.base_model.model",
     ),
     "virtual tokens": (
-        lambda: _wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
+        lambda: wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
         r"inside of it, model\.base_model.* not what the wrapper itself adds, such as virtual tokens",
     ),
-    "a sparse weight": (
-        lambda: _with(lambda hf: setattr(hf.lm_head, "weight", sparse(hf.lm_head.weight))),
-        r"lm_head.weight' is sparse .*to_dense",
-    ),
+    "a sparse weight": (lambda: llama(make_sparse), r"lm_head.weight' is sparse .*to_dense"),
     "torch.compile": (lambda: torch.compile(llama(), backend="eager"), r"not OptimizedModule; .* model\._orig_mod"),
     "a wrapper for devices": (lambda: torch.nn.DataParallel(llama()), r"not DataParallel; .* model\.module"),
     "compiled in place": (
-        lambda: _with(lambda hf: hf.compile(backend="eager")),
+        lambda: llama(lambda hf: hf.compile(backend="eager")),
         "LlamaForCausalLM is compiled by torch.compile",
     ),
-    "a compiled layer": (
-        lambda: _with(lambda hf: setattr(hf.model.layers[0], "forward", torch.compile(hf.forward, backend="eager"))),
-        r"LlamaForCausalLM\.model\.layers\.0 is compiled",
-    ),
+    "a compiled layer": (lambda: llama(compiled_layer), r"LlamaForCausalLM\.model\.layers\.0 is compiled"),
     "no output layer": (
         lambda: transformers.LlamaModel(LLAMA),
         "LlamaModel does not generate text; load it with AutoModelForCausalLM",
     ),
     "no generation configuration": (
-        lambda: _with(lambda hf: setattr(hf, "generation_config", None)),
+        lambda: llama(lambda hf: setattr(hf, "generation_config", None)),
         "LlamaForCausalLM has no generation configuration; set it to",
     ),
     "alibi": (
-        lambda: transformers.BloomForCausalLM(
-            transformers.BloomConfig(vocab_size=263, hidden_size=16, n_layer=1, n_head=2)
-        ),
+        lambda: of("Bloom", hidden_size=16, n_layer=1, n_head=2),
         "bloom .*takes positions from the order of the cache",
     ),
     "alibi by choice": (
-        lambda: transformers.FalconForCausalLM(
-            transformers.FalconConfig(
-                vocab_size=263, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True
-            )
-        ),
+        lambda: of("Falcon", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True),
         "falcon .*takes positions from the order of the cache",
     ),
-    "few positions": (
-        lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=8, **GPT2)),
-        "has 8 positions; 35 are needed at least",
-    ),
+    "few positions": (lambda: of("GPT2", n_positions=8, **GPT2), "has 8 positions; 35 are needed at least"),
 }
 
 
@@ -110,7 +102,7 @@ def test_what_is_no_model_is_refused(kind: str) -> None:
 
 def gpt2(**changes: Any) -> Any:
     """Return a tiny GPT-2 with some parts of its transformer replaced."""
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=64, **GPT2))
+    model = of("GPT2", n_positions=64, **GPT2)
     for name, part in changes.items():
         setattr(model.transformer, name, part)
     return model
@@ -184,14 +176,11 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     gpt2().save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(UnsupportedModel, match="cannot use model"):
-        Engine.from_pretrained(tmp_path)
-
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4})
-    )
-    with pytest.raises(UnsupportedModel, match="cannot use model"):
-        Engine.from_pretrained(tmp_path)
+    wrong = json.dumps({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4})
+    for text in ((tmp_path / "config.json").read_text(), wrong):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UnsupportedModel, match="cannot use model"):
+            Engine.from_pretrained(tmp_path)
 
 
 def test_a_model_of_ours_keeps_its_context_length() -> None:
@@ -203,14 +192,15 @@ def test_a_model_of_ours_keeps_its_context_length() -> None:
         Engine(model, ByteTokenizer(), context_length=64)
 
 
-def test_a_tokenizer_of_another_model_is_noticed() -> None:
+@pytest.mark.parametrize("prompt", ['<prompt schema="s"/>', '<prompt schema="t"><a/>é</prompt>'])
+def test_a_tokenizer_of_another_model_is_noticed(prompt: str) -> None:
     """Token IDs beyond the vocabulary are refused before anything is computed, in schemas and prompts."""
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=120, **GPT2))
-    engine = Engine(model, ByteTokenizer())
-    engine.add_schema('<schema name="s">é<module name="a">abc</module></schema>')
+    engine = engine_of(
+        transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=120, **GPT2)),
+        schema='<schema name="s">é<module name="a">abc</module></schema>',
+    )
     engine.add_schema('<schema name="t"><module name="a">abc</module></schema>')
 
-    for prompt in ('<prompt schema="s"/>', '<prompt schema="t"><a/>é</prompt>'):
-        for way in ("generate", "batch"):
-            with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
-                answered(engine, prompt, way)
+    for way in ("generate", "batch"):
+        with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
+            answered(engine, prompt, way)
