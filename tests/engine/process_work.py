@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from promptcache import Engine, StoreConfig
+from promptcache import Engine
 from promptcache.kv import KV, BlobTier, KVShape, Recipe, Store
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import engine_of
 
 NAMES = [f"m{number:02}" for number in range(12)]
 SCHEMA = (
@@ -23,15 +21,11 @@ SCHEMA = (
     )
     + "</schema>"
 )
-PROMPTS = [f'<prompt schema="long"><{a}><more/></{a}><{b}/>What?</prompt>' for a, b in itertools.pairwise(NAMES)]
 
 
-def engine(folder: str | Path | None, disk_bytes: int | None = None) -> Engine:
-    """Return an engine over a folder, or over memory alone."""
-    store = None if folder is None else StoreConfig(folder=folder, disk_bytes=disk_bytes)
-    made = Engine(tiny_model(), ByteTokenizer(), store=store)
-    made.add_schema(SCHEMA)
-    return made
+def engine(store: Any) -> Engine:
+    """Return an engine over a store."""
+    return engine_of(schema=SCHEMA, store=store)
 
 
 def warm(folder: str, ready: Any, go: Any, counts: Any) -> None:
@@ -41,17 +35,6 @@ def warm(folder: str, ready: Any, go: Any, counts: Any) -> None:
     ready.put(True)
     go.get()
     counts.put(made.warm()[0].num_encoded_tokens)
-
-
-def warm_for_ever(folder: str, disk_bytes: int) -> None:
-    """Warm under a budget, so that encodings are always written and evicted."""
-    torch.set_num_threads(1)
-    made = engine(folder, disk_bytes)
-    (Path(folder) / "started").touch()
-    while True:
-        made.warm()
-        for each in made.keys("long")[::3]:
-            made.store.delete(each)
 
 
 class RecordingStore(Store):
@@ -69,7 +52,4 @@ class RecordingStore(Store):
 
 def replica(tier: BlobTier, record: Callable[[str], object]) -> Engine:
     """Return an engine over a tier that reports the key of each encoding that it computes."""
-    model = tiny_model()
-    made = Engine(model, ByteTokenizer(), store=RecordingStore(model.shape, tier, record))
-    made.add_schema(SCHEMA)
-    return made
+    return engine(RecordingStore(tiny_model().shape, tier, record))

@@ -19,7 +19,6 @@ from tests.families import random_model
 from tests.model.test_families import PROMPT, SCHEMA, cached_logits, plan_for
 from tests.rows.test_interleavings import largest_distance_of_steps, usual_plans
 
-OTHER = '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When does the ferry leave?</prompt>'
 TOLERANCE = {  # RMSNorm rounds float64 to float32
     torch.float64: 1e-6,
     torch.float32: 1e-5,
@@ -68,29 +67,23 @@ def test_steps_of_many_requests_are_the_reference_on_each_device(device: str, dt
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_answers_do_not_depend_on_the_device(device: str) -> None:
-    """Requests get the tokens that they get on a CPU, alone and in a batch."""
-    engine, on_cpu = engine_on(device), engine_on("cpu")
-
-    alone = [engine.generate(prompt, max_new_tokens=8, **GREEDY) for prompt in (PROMPT, OTHER)]
-    batch = engine.generate_batch([PROMPT, OTHER], max_new_tokens=8, **GREEDY)
-
-    expected = [on_cpu.generate(prompt, max_new_tokens=8, **GREEDY).token_ids for prompt in (PROMPT, OTHER)]
-    assert [each.token_ids for each in alone] == expected
-    assert [each.token_ids for each in batch] == expected
-
-
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
-def test_prompts_in_one_forward_pass_on_each_device(device: str, family: str) -> None:
-    """Logits of several prompts are the reference on the same device, and scores are those of a CPU."""
+def test_answers_do_not_depend_on_the_device(device: str, family: str) -> None:
+    """Requests get the tokens, logits and scores that they get on a CPU, alone and in one forward pass."""
     engine, on_cpu = engine_on(device, family), engine_on("cpu", family)
+    prompts = [
+        PROMPT,
+        '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When does the ferry leave?</prompt>',
+    ]
 
-    for prompt, logits in zip((PROMPT, OTHER), engine.logits_batch([PROMPT, OTHER]), strict=True):
+    batch = engine.generate_batch(prompts, max_new_tokens=8, **GREEDY)
+    for prompt, answer, logits in zip(prompts, batch, engine.logits_batch(prompts), strict=True):
+        alone, expected = (each.generate(prompt, max_new_tokens=8, **GREEDY) for each in (engine, on_cpu))
+        assert answer.token_ids == alone.token_ids == expected.token_ids
         assert logits.device.type == device
         assert distance(logits, engine.reference(prompt)) < TOLERANCE[torch.float64]
-    found, expected = (each.score(PROMPT, [" yes", "no"]) for each in (engine, on_cpu))
-    assert [each.logprob for each in found] == pytest.approx([each.logprob for each in expected], abs=1e-3)
+    found, expected_scores = (each.score(PROMPT, [" yes", "no"]) for each in (engine, on_cpu))
+    assert [each.logprob for each in found] == pytest.approx([each.logprob for each in expected_scores], abs=1e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)

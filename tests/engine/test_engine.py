@@ -1,33 +1,37 @@
-"""The engine's public interface."""
+"""The engine's public interface, and what its results show."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import itertools
+import pickle
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from promptcache import Completion
-from promptcache.decode.completion import FinishReason
+from promptcache import Completion, Prompt, Schema
 from promptcache.decode.stream import _leave
 from promptcache.diagnostics import (
     Cancelled,
-    ContextLengthExceeded,
+    InvalidValue,
     ModelNotFound,
     PromptError,
     SchemaError,
+    UnknownSchema,
     UnsupportedModel,
 )
 from promptcache.engine import Engine
-from promptcache.kv import KV, Recipe, Store
-from promptcache.language import Prompt, Role, check_schema, parse_schema
+from promptcache.kv import KV, Store, StoreConfig, open_store
+from promptcache.language import check_schema, module, parse_schema
 from promptcache.layout import Level
-from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
-from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import DEMO_FOLDER
 from tests.engine.asking import GREEDY, PROMPT, SCHEMA, engine_of
 
 
@@ -42,10 +46,10 @@ class CountingStore(Store):
 
     puts = 0
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
+    def put(self, *args: Any) -> KV:
         """Put and count."""
         self.puts += 1
-        return super().put(recipe, keys, values)
+        return super().put(*args)
 
 
 def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:
@@ -74,8 +78,7 @@ def test_progress_of_warming_may_use_the_engine(engine: Engine) -> None:
     answers: list[Completion] = []
 
     def progress(done: int, total: int) -> None:
-        if not answers:
-            answers.append(engine.generate('<prompt schema="other"><x/>?</prompt>', **GREEDY))
+        answers.append(engine.generate('<prompt schema="other"><x/>?</prompt>', **GREEDY))
 
     thread = threading.Thread(target=engine.warm, args=("travel",), kwargs={"progress": progress}, daemon=True)
     thread.start()
@@ -107,26 +110,25 @@ def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
     assert engine.generate(PROMPT, **GREEDY).level is Level.MODULAR
 
 
-def test_documents_may_be_text_path_tree_or_built(tmp_path: Path) -> None:
-    """Every form of a schema and of a prompt gives the same answer."""
+def test_documents_may_be_text_path_tree_or_built(tmp_path: Path, engine: Engine) -> None:
+    """Every form of a schema and of a prompt has the same plan."""
     (tmp_path / "travel.xml").write_text(SCHEMA, encoding="utf-8")
     (tmp_path / "prompt.xml").write_text(PROMPT, encoding="utf-8")
     schema, prompt = tmp_path / "travel.xml", tmp_path / "prompt.xml"
     built = Prompt("travel").use("plan", days="nine").use("paris").text("Where to?")
-    answers = set()
+    found = set()
     for source in (SCHEMA, schema, str(schema), parse_schema(SCHEMA), check_schema(parse_schema(SCHEMA))):
-        engine = engine_of(schema=source)
-        answers |= {engine.generate(each, **GREEDY).token_ids for each in (PROMPT, prompt, str(prompt), built)}
+        engine.add_schema(source)
+        found |= {engine.plan(each).tokens for each in (PROMPT, prompt, str(prompt), built)}
 
-    assert len(answers) == 1
+    assert len(found) == 1
 
 
 def test_concurrent_requests_encode_once() -> None:
     """Concurrent requests on a cold store get the answers of single ones, and encode each encoding once."""
     prompts = [
         f'<prompt schema="travel"><plan days="{days}"/><{city}/>Go?</prompt>'
-        for days in "1234"
-        for city in ("miami", "paris")
+        for days, city in itertools.product("1234", ("miami", "paris"))
     ]
     store, alone = CountingStore(tiny_model().shape), engine_of()
     engine = engine_of(store=store)
@@ -142,21 +144,11 @@ def test_concurrent_requests_encode_once() -> None:
 def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> None:
     """Several readers share the pieces, and each of them ends."""
     stream = engine.stream(PROMPT, max_new_tokens=20, do_sample=False)
-    pieces: list[str] = []
-    readers = [threading.Thread(target=lambda: pieces.extend(stream), daemon=True) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(30)
+    with ThreadPoolExecutor(3) as pool:
+        pieces = [piece for found in pool.map(lambda _: list(stream), range(3)) for piece in found]
 
-    assert not any(reader.is_alive() for reader in readers)
     assert stream.completion is not None
     assert sorted("".join(pieces)) == sorted(stream.completion.text)
-
-
-def stream_threads() -> list[threading.Thread]:
-    """Threads that generate for a stream."""
-    return [thread for thread in threading.enumerate() if thread.name == "promptcache-stream"]
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
@@ -166,7 +158,7 @@ def test_a_stream_that_is_closed_or_dropped_stops_generation(engine: Engine, is_
     stops = [lambda *_, **__: next(tokens) < 0]
     stream = engine.stream(PROMPT, max_new_tokens=1_000, eos_token_id=[], stopping_criteria=stops, do_sample=False)
     next(stream)
-    (thread,) = stream_threads()
+    thread = stream._thread
     if is_closed:
         stream.close()
         assert stream.completion is None
@@ -187,12 +179,10 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
 
     stream = engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False)
     next(stream)
-    (thread,) = stream_threads()
     (leave,) = at_exit()
-
     leave()
 
-    assert not thread.is_alive()
+    assert not stream._thread.is_alive()
     with pytest.raises(Cancelled):
         list(stream)
     list(engine.stream(PROMPT, **GREEDY))
@@ -200,24 +190,24 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
 
 
 def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
-    """Iteration ends after an error and after `close`."""
+    """Iteration ends after an error and after `close`. A fault in the prompt is raised by the call."""
 
     def fail(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         raise ValueError("mine")
 
-    failing = engine.stream(PROMPT, logits_processor=[fail], **GREEDY)
+    failing, closed = engine.stream(PROMPT, logits_processor=[fail], **GREEDY), engine.stream(PROMPT, **GREEDY)
     with pytest.raises(ValueError, match="mine"):
         next(failing)
-    closed = engine.stream(PROMPT, **GREEDY)
     closed.close()
 
-    assert (list(failing), list(closed)) == ([], [])
-    assert closed.completion is None
+    assert (list(failing), list(closed), closed.completion) == ([], [], None)
+    with pytest.raises(PromptError):
+        engine.stream(PROMPT.replace("paris", "rome"))
 
 
 def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
     """A schema that is replaced while a request runs, and warmed, has no effect on it."""
-    expected = engine.generate(PROMPT, **GREEDY).token_ids
+    expected = engine.generate(PROMPT, **GREEDY).text
     running, replaced = threading.Event(), threading.Event()
 
     def wait(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -230,26 +220,8 @@ def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
     engine.add_schema(SCHEMA.replace("soup", "wine").replace("You plan", "He plans"))
     engine.warm()
     replaced.set()
-    list(stream)
 
-    assert stream.completion is not None
-    assert stream.completion.token_ids == expected
-
-
-def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
-    """A fault in the prompt is raised by the call, not by the iteration."""
-    with pytest.raises(PromptError):
-        engine.stream(PROMPT.replace("paris", "rome"))
-
-
-def test_context_length_is_checked_before_work(engine: Engine) -> None:
-    """Too many new tokens, or a schema too long for the model, are refused with both numbers before any work."""
-    with pytest.raises(ContextLengthExceeded, match=str(CONTEXT_LENGTH)):
-        engine.generate(PROMPT, max_new_tokens=CONTEXT_LENGTH)
-    with pytest.raises(SchemaError, match=str(CONTEXT_LENGTH)):
-        engine.add_schema(f'<schema name="long"><module name="a">{"x" * 5_000}</module></schema>')
-
-    assert list(engine.store.keys()) == []
+    assert "".join(stream) == expected
 
 
 @pytest.mark.parametrize(
@@ -281,28 +253,64 @@ def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.Mon
         Engine.from_pretrained("~/nothing")
 
 
-def test_stop_strings_end_an_answer() -> None:
-    """`stop_strings` works as in transformers, without passing a tokenizer."""
-    demo = Engine.from_pretrained("demo")
-    chat, options = [{"role": "user", "content": "Where to?"}], {**GREEDY, "max_new_tokens": 12, "eos_token_id": []}
-    whole = demo.generate(chat, **options)
-    mark = whole.text[0]
+LONG = "A long text that nobody wants to see in a terminal. " * 200
+LARGE = Schema("travel").with_module(*(module(f"m{number}", LONG[:200]) for number in range(100))).user("Question: ")
+SHOWING = engine_of(schema=Schema("travel").module("all", LONG[:3000]).module("other", LONG[:200]))
+ANSWER = SHOWING.generate(Prompt("travel").use("all").user(LONG[:300]), max_new_tokens=8)
+CHECKED = ANSWER.plan.layout.schema
+RESULTS: dict[str, Any] = {
+    "schema": LARGE,
+    "module": LARGE.children[0],
+    "checked": CHECKED,
+    "rules": CHECKED.rules,
+    "prompt": Prompt("travel").use("all").user(LONG[:300]),
+    "selection": ANSWER.plan.selection,
+    "layout": ANSWER.plan.layout,
+    "run": ANSWER.plan.layout.runs[0],
+    "encoding": ANSWER.plan.reused[0].source.encoding,
+    "plan": ANSWER.plan,
+    "completion": ANSWER,
+    "usage": ANSWER.usage,
+    "report": SHOWING.warm()[0],
+}
+SHOWN = {
+    "schema": "Schema(name='travel', 101 children",
+    "checked": "2 modules",
+    "layout": "schema='travel'",
+    "completion": "8 token_ids",
+}
 
-    stopped = demo.generate(chat, stop_strings=[mark], **options)
-    (batched,) = demo.generate_batch([chat], stop_strings=[mark], **options)
 
-    assert mark in stopped.text
-    assert batched.token_ids == stopped.token_ids
-    assert len(stopped.token_ids) < len(whole.token_ids)
-    assert stopped.finish_reason is FinishReason.STOP
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_is_shown_is_short_and_says_what_it_is(name: str) -> None:
+    """The repr of any result is one line of a few hundred characters, also after pickling; it counts collections."""
+    shown = repr(RESULTS[name])
+
+    assert "\n" not in shown
+    assert len(shown) <= 500
+    assert SHOWN.get(name, "") in shown
+    assert repr(pickle.loads(pickle.dumps(RESULTS[name]))) == shown
 
 
-def test_a_folder_and_a_loaded_pair_are_the_same() -> None:
-    """Tokens, headers and footers from a model folder equal those of the loaded tokenizer."""
-    folder, loaded = HubTokenizer.from_folder(DEMO_FOLDER), Engine.from_pretrained("demo").tokenizer
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_holds_memory_cannot_be_pickled(tmp_path: Any, take: Any) -> None:
+    """Pickling an engine, a store or a stream raises an error that names the alternative."""
+    tiers = open_store(StoreConfig(folder=tmp_path), SHOWING.model.shape)
+    with SHOWING.stream(RESULTS["prompt"], max_new_tokens=1) as stream:
+        for each, instead in (
+            (SHOWING, "store="),
+            (SHOWING.store, "folder="),
+            (tiers, "folder"),
+            (stream, "completion"),
+        ):
+            assert len(repr(each)) <= 500
+            with pytest.raises(InvalidValue, match=f"{type(each).__name__} cannot be pickled or copied: .*{instead}"):
+                take(each)
 
-    for text in ("Where to go?", "  two\n\nlines ", "<|end|> ünïcode 🙂"):
-        assert folder.tokenize(text) == loaded.tokenize(text)
-    chat = [{"role": str(role), "content": "text"} for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT)]
-    assert len({each.render_chat(chat, generation_prompt=True) for each in (folder, loaded)}) == 1
-    assert (folder.bos_ids, set(folder.eos_ids)) == (loaded.bos_ids, set(loaded.eos_ids))
+
+def test_a_layout_is_found_by_its_schema() -> None:
+    """`Engine.layout` returns the layout that plans use, and suggests the nearest name of an unknown schema."""
+    assert SHOWING.layout("travel") is RESULTS["layout"]
+    assert "schemas travel" in repr(SHOWING)
+    with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
+        SHOWING.layout("travle")

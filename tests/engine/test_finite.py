@@ -47,14 +47,12 @@ def test_a_request_that_is_not_finite_changes_no_other(family: str, value: float
 
 def test_only_the_module_that_is_not_finite_is_left_out() -> None:
     """Modules that are encoded in one pass with it are kept, and `warm` names its positions."""
-    engine = engine_of(float("nan"))
-
+    engine, alone = (engine_of(float("nan")) for _ in range(2))
+    prompt = '<prompt schema="t"><a/><c/> hi</prompt>'
     with pytest.raises(NotFinite, match="at positions 11 to 21"):
         engine.warm()
 
-    answer = engine.generate('<prompt schema="t"><a/><c/> hi</prompt>', **OPTIONS)
-    alone = engine_of(float("nan")).generate('<prompt schema="t"><a/><c/> hi</prompt>', **OPTIONS)
-    assert answer.token_ids == alone.token_ids
+    assert engine.generate(prompt, **OPTIONS).token_ids == alone.generate(prompt, **OPTIONS).token_ids
     held = [engine.store.get(key).handle for key in engine.keys("t")]
     found = [run for run in held if run is not None]
     assert all(run.keys.isfinite().all() and run.values.isfinite().all() for run in found)
@@ -62,11 +60,12 @@ def test_only_the_module_that_is_not_finite_is_left_out() -> None:
 
 
 def test_a_model_that_overflows_in_float16_says_so() -> None:
-    """A text that overflows in float16 gives an error that names other dtypes."""
+    """The error names other dtypes. With `remove_invalid_values` of transformers, the request is answered."""
     engine = engine_of(float("inf"), dtype=torch.float16)
 
     with pytest.raises(NotFinite, match="load it in bfloat16 or float32, with dtype="):
         engine.generate(BAD, **OPTIONS)
+    assert len(engine.generate(BAD, remove_invalid_values=True, **OPTIONS).token_ids) == 4
 
 
 def test_a_prefix_cache_keeps_no_kv_that_is_not_finite() -> None:
@@ -86,10 +85,3 @@ def test_a_prefix_cache_keeps_no_kv_that_is_not_finite() -> None:
 
     assert logits(cache, bad).isnan().all()
     assert torch.allclose(logits(cache, good), expected, rtol=0, atol=1e-10)
-
-
-def test_values_that_are_not_finite_may_be_removed() -> None:
-    """With `remove_invalid_values` of transformers, the request is answered."""
-    engine = engine_of(float("nan"))
-
-    assert len(engine.generate(BAD, remove_invalid_values=True, **OPTIONS).token_ids) == 4

@@ -1,23 +1,34 @@
-"""The planner caches plans, and drops those that are no longer valid."""
+"""Schemas that fit the model, and plans, which the planner caches while they are right."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidGeneration, InvalidValue
+from promptcache import Engine
+from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, SchemaError
+from promptcache.language import CheckedSchema, Placement, Prompt, Schema, check_schema, module, slot
+from promptcache.layout import check_length, lay_out, run_variants
 from promptcache.planning import planner
-from tests.engine.asking import answered, engine_of
+from promptcache.testing.texts import maybe
+from promptcache.tokenizer import HubTokenizer, declared_positions
+from tests import strategies
+from tests.conftest import law_examples
+from tests.engine.asking import engine_of
 
 SCHEMA = '<schema name="s" context="guaranteed"><module name="a">one</module><module name="b">two</module></schema>'
 PROMPT = '<prompt schema="s"><a/>?</prompt>'
-REPAIRED = """<schema name="r" context="guaranteed" repair="first-2"><module name="a">one</module><module name="b">two</module></schema>"""
-BOTH = '<prompt schema="{}"><a/><b/>?</prompt>'
+BOTH = '<prompt schema="s"><a/><b/>?</prompt>'
 ENGINE = engine_of(schema=SCHEMA)
-ONE = {"max_new_tokens": 1, "do_sample": False}
 
 
 @pytest.fixture(autouse=True)
@@ -26,91 +37,63 @@ def _schema() -> None:
     ENGINE.add_schema(SCHEMA)
 
 
-def test_the_same_text_is_planned_once() -> None:
-    """The same prompt text gives the same plan object."""
-    assert ENGINE.plan(PROMPT) is ENGINE.plan(PROMPT)
-
-
-def test_a_replaced_schema_is_planned_anew() -> None:
-    """A cached plan is dropped with its schema."""
+def test_plans_are_kept_while_they_are_right(tmp_path: Path) -> None:
+    """The same prompt text gives the same plan object until its schema is replaced. A file is read every time."""
+    path = tmp_path / "prompt.xml"
+    path.write_text(PROMPT, encoding="utf-8")
     before = ENGINE.plan(PROMPT)
+    assert ENGINE.plan(str(path)).selection.modules == before.selection.modules
+    path.write_text(PROMPT.replace("<a/>", "<b/>"), encoding="utf-8")
 
+    assert ENGINE.plan(PROMPT) is before
+    assert ENGINE.plan(str(path)).selection.modules != before.selection.modules
     ENGINE.add_schema(SCHEMA.replace("one", "longer"))
-
     assert ENGINE.plan(PROMPT).num_reused_tokens == before.num_reused_tokens + len("longer") - len("one")
 
 
-def test_a_file_is_read_every_time(tmp_path: Path) -> None:
-    """The plan of a path is not cached, because the file may change."""
-    path = tmp_path / "prompt.xml"
-    path.write_text(PROMPT, encoding="utf-8")
-    before = ENGINE.plan(str(path))
-
-    path.write_text(PROMPT.replace("<a/>", "<b/>"), encoding="utf-8")
-
-    assert ENGINE.plan(str(path)).selection.modules != before.selection.modules
-
-
-def test_few_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of cached plans is limited; the latest are kept."""
-    monkeypatch.setattr(planner, "MAX_REMEMBERED_BYTES", 10_000)
-    texts = [PROMPT.replace("?", mark) for mark in "1234"]
-    plans = [ENGINE.plan(text) for text in texts]
-
-    assert [ENGINE.plan(text) is plan for text, plan in zip(texts[2:], plans[2:], strict=True)] == [True, True]
-    assert ENGINE.plan(texts[0]) is not plans[0]
-
-
-def test_long_prompts_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cached plans of long prompts take no more memory than the limit allows."""
+def test_kept_plans_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached plans of long prompts take no more memory than the limit allows; the latest are kept."""
     engine = engine_of(schema=SCHEMA)
     monkeypatch.setattr(planner, "MAX_REMEMBERED_BYTES", 500_000)
     texts = [PROMPT.replace("?", f"{number} " + 500 * "long ") for number in range(50)]
     engine.plan(PROMPT)
     tracemalloc.start()
-    try:
-        for text in texts:
-            engine.plan(text)
-        gc.collect()
-        nbytes = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+    plans = [weakref.ref(engine.plan(text)) for text in texts]
+    gc.collect()
+    nbytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
 
     assert nbytes < 500_000
-    assert engine.plan(texts[-1]) is engine.plan(texts[-1])
+    assert engine.plan(texts[-1]) is plans[-1]()
+    assert plans[0]() is None
 
 
 def test_plans_of_several_repairs_are_kept_apart() -> None:
     """The same text with another repair is another plan, and each is cached."""
-    prompt = BOTH.format("s")
-    plans = {repair: ENGINE.plan(prompt, repair=repair) for repair in (None, "none", "first-1", "all")}
+    plans = {repair: ENGINE.plan(BOTH, repair=repair) for repair in (None, "none", "first-1", "all")}
 
-    assert {repair: str(plan.repair) for repair, plan in plans.items()} == {
-        None: "slots",
-        "none": "none",
-        "first-1": "first-1",
-        "all": "all",
-    }
+    assert [str(plan.repair) for plan in plans.values()] == ["slots", "none", "first-1", "all"]
     assert [plan.num_repaired_tokens for plan in plans.values()] == [0, 0, 1, len("\ntwo")]
-    assert all(ENGINE.plan(prompt, repair=repair) is plan for repair, plan in plans.items())
+    assert all(ENGINE.plan(BOTH, repair=repair) is plan for repair, plan in plans.items())
 
 
-def test_the_repair_of_the_engine_comes_last() -> None:
+@pytest.mark.parametrize(
+    ("stated", "own", "repair"),
+    [
+        ("", None, "first-1"),
+        ('repair="first-2"', None, "first-2"),
+        ('repair="first-2"', "all", "all"),
+        ("", "none", "none"),
+    ],
+)
+def test_the_repair_of_the_engine_comes_last(stated: str, own: str | None, repair: str) -> None:
     """A call's repair goes before that of the schema, and that before the engine's; logits have it as well."""
-    engine = engine_of(schema=SCHEMA, repair="first-1")
-    engine.add_schema(REPAIRED)
+    engine = engine_of(schema=SCHEMA.replace('name="s"', f'name="s" {stated}'), repair="first-1")
 
-    for name, own, repair in (
-        ("s", None, "first-1"),
-        ("r", None, "first-2"),
-        ("r", "all", "all"),
-        ("s", "none", "none"),
-    ):
-        prompt = BOTH.format(name)
-        assert (
-            str(engine.plan(prompt, repair=own).repair) == answered(engine, prompt, **ONE, repair=own).repair == repair
-        )
-        assert len(engine.logits(prompt, repair=own)) == engine.plan(prompt, repair=repair).num_new_tokens
+    plan, answer = engine.plan(BOTH, repair=own), engine.generate(BOTH, repair=own, max_new_tokens=1)
+    assert str(plan.repair) == answer.repair == repair
+    assert len(engine.logits(BOTH, repair=own)) == plan.num_new_tokens
+    assert answer.usage.num_repaired_tokens == plan.num_repaired_tokens
 
 
 @pytest.mark.parametrize(("own", "stated"), [("closed", "fixed"), ("fixed", "closed")])
@@ -125,25 +108,54 @@ def test_the_positions_of_the_engine_come_last(own: str, stated: str) -> None:
     assert engine.logits(prompt).allclose(other.logits(prompt))
 
 
-def test_other_positions_are_refused() -> None:
-    """The error names those that there are, and a request has none of its own."""
-    with pytest.raises(InvalidValue, match="closed"):
-        engine_of(positions="open")
+@pytest.mark.parametrize("repair", ["most", "first-", "first-101%", "", 2, b"all", ["all"]])
+def test_wrong_repairs_are_refused_everywhere(repair: object) -> None:
+    """Every method refuses a value that is no repair, and names those there are. Positions are no option of a request."""
+    for call in (ENGINE.plan, ENGINE.logits, ENGINE.reference):
+        with pytest.raises(InvalidValue, match=r"none, slots, all, attended-8 or first-16"):
+            call(PROMPT, repair=repair)  # type: ignore[operator]
     with pytest.raises(InvalidGeneration, match="positions"):
         ENGINE.generate(PROMPT, positions="fixed")
 
 
-def test_repaired_tokens_are_counted() -> None:
-    """The answer says how many stored tokens were computed again; they are new tokens."""
-    usage = ENGINE.generate(BOTH.format("s"), repair="all", **ONE).usage
-
-    assert usage.num_repaired_tokens == len("\ntwo")
-    assert usage.num_new_tokens == len("\ntwo") + len("?")
+DEMO = Engine.from_pretrained("demo")
 
 
-@pytest.mark.parametrize("repair", ["most", "first-", "first-101%", "", 2, b"all", ["all"]])
-def test_wrong_repairs_are_refused_everywhere(repair: object) -> None:
-    """Every method refuses a value that is no repair, and names those there are."""
-    for call in (ENGINE.plan, ENGINE.logits, ENGINE.reference):
-        with pytest.raises(InvalidValue, match=r"none, slots, all, attended-8 or first-16"):
-            call(PROMPT, repair=repair)  # type: ignore[operator]
+def _codes(action: Callable[[], object]) -> list[str]:
+    try:
+        action()
+    except SchemaError as error:
+        return [found.code for found in error.diagnostics]
+    return []
+
+
+@settings(max_examples=law_examples(0.1), deadline=None)
+@given(schema=strategies.schemas(), reserve=st.integers(-3, 3), default=maybe(st.sampled_from(("a", "one two three"))))
+def test_what_fits_the_model_is_taken(schema: CheckedSchema, reserve: int, default: str | None) -> None:
+    """An engine accepts exactly the schemas that fit the tokenizer and the positions of its model folder."""
+    positions = declared_positions(MODEL_FOLDER)
+    assert positions is not None
+    used = lay_out(schema, DEMO.tokenizer).stop
+    padding = module("padding", slot("words", 2, default=default), reserve=max(1, positions - used + reserve))
+    children = (padding, *schema.source.children)
+    padded = check_schema(Schema.of(replace(schema.source, positions=Placement.FIXED, children=children)))
+
+    tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
+    expected = _codes(lambda: check_length(layout := lay_out(padded, tokenizer), run_variants(layout), positions))
+
+    assert _codes(lambda: DEMO.add_schema(padded)) == expected
+
+
+def test_templates_are_their_documents(tmp_path: Path) -> None:
+    """A schema from a template has the tokens of the document written out. A context without a template is refused."""
+    (tmp_path / "s.xml.j2").write_text('<schema name="s"><module name="m">{{ text }}</module></schema>')
+    (tmp_path / "p.xml.j2").write_text('<prompt schema="s"><m/>{{ question }}</prompt>')
+    engine = engine_of(schema=Schema("s").module("m", "Low < high."))
+    written = engine.plan('<prompt schema="s"><m/>Why?</prompt>').tokens
+
+    engine.add_schema(tmp_path / "s.xml.j2", context={"text": "Low < high."})
+
+    assert engine.plan(Prompt.from_file(tmp_path / "p.xml.j2", context={"question": "Why?"})).tokens == written
+    for source in ('<schema name="s"/>', Schema("s")):
+        with pytest.raises(SchemaError, match="PC605"):
+            engine.add_schema(source, context={})

@@ -15,8 +15,8 @@ import pytest
 
 from promptcache import Completion, Engine
 from promptcache.kv import FileTier
-from tests.engine.process_work import NAMES, PROMPTS, engine, replica, warm, warm_for_ever
-from tests.kv.processes import context, finish, kill_at_random, start
+from tests.engine.process_work import NAMES, engine, replica, warm
+from tests.kv.processes import context, finish, start
 from tests.kv.s3 import BUCKET, S3Server, s3_server
 
 GREEDY = {"do_sample": False, "max_new_tokens": 2}
@@ -38,28 +38,6 @@ def test_processes_that_warm_one_schema_do_the_work_once(tmp_path: Path) -> None
     total = sum(counts.get() for _ in children)
     assert alone <= total <= 1.1 * alone
     assert engine(tmp_path).warm()[0].num_encoded == 0
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("times", [range(3), pytest.param(range(1000, 1200), marks=pytest.mark.slow)], ids=len)
-def test_killed_warming_does_no_harm(tmp_path: Path, times: range) -> None:
-    """After a kill at any moment of warming or evicting, every request is right and no file is damaged."""
-    reference = engine(None)
-    reference.warm()
-    disk_bytes = reference.store.nbytes()  # files have headers: this is less than all of them
-    answers = [reference.generate(prompt, **GREEDY).token_ids for prompt in PROMPTS]
-    for seed in times:
-        kill_at_random(tmp_path, seed, 0.1, warm_for_ever, str(tmp_path), disk_bytes)
-        tier = FileTier(tmp_path, budget_bytes=disk_bytes)
-        assert all(verdict.fault is None for verdict in tier.verify_all())
-        tier.gc()
-        assert list((tmp_path / "incoming").iterdir()) == []
-        again = engine(tmp_path, disk_bytes)
-        chosen = random.Random(seed).sample(range(len(PROMPTS)), 3)
-        made = [again.generate(PROMPTS[number], **GREEDY) for number in chosen]
-        assert [each.token_ids for each in made] == [answers[number] for number in chosen]
-        assert all(each.usage.faults == () for each in made)
-        assert tier.nbytes() <= disk_bytes
 
 
 @pytest.fixture
@@ -103,12 +81,11 @@ def test_cold_replicas_answer_like_one_engine(kind: str, s3: S3Server, tmp_path:
 
 
 FORKING = """
-import os, signal, threading
+import asyncio, os, signal, threading
 import torch
-from promptcache import Engine
 from promptcache.kv import Store
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import GREEDY, PROMPT, engine_of
 
 encoding, forked = threading.Event(), threading.Event()
 
@@ -119,18 +96,18 @@ class Slow(Store):
         return super().put(*args, **kwargs)
 
 model = tiny_model()
-engine = Engine(model, ByteTokenizer(), store=Slow(model.shape))
-engine.add_schema('<schema name="s"><module name="a">A long text.</module></schema>')
+engine = engine_of(model, store=Slow(model.shape))
+asyncio.run(engine.agenerate([{"role": "user", "content": "Hello"}], **GREEDY))  # starts a service
 other = threading.Thread(target=engine.warm)
 other.start()
 encoding.wait(60)
 child = os.fork()
 if child == 0:
-    signal.alarm(60)  # a deadlock ends here
+    signal.alarm(60)  # a deadlock, or a request that nothing answers, ends here
     torch.set_num_threads(1)  # torch's own threads are not in the child
     forked.set()
-    answer = engine.generate('<prompt schema="s"><a/>?</prompt>', max_new_tokens=2)
-    os._exit(0 if answer.usage.num_encoded_tokens else 1)
+    first, second = engine.generate(PROMPT, **GREEDY), asyncio.run(engine.agenerate(PROMPT, **GREEDY))
+    os._exit(0 if first.usage.num_encoded_tokens and first.token_ids == second.token_ids else 1)
 forked.set()
 other.join()
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -140,5 +117,5 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_process_forked_while_a_thread_encodes_can_encode() -> None:
-    """A process forked while a thread encodes has no lock that stays locked."""
+    """A process forked while a thread encodes has no lock that stays locked, and starts a service of its own for tasks."""
     assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0

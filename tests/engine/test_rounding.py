@@ -1,4 +1,4 @@
-"""Law 1 in float32 on the demo model, whose attention scores are large, with float64 as the measure of rounding."""
+"""Law 1 in float32 on the demo model, whose attention scores are large."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from promptcache.attention import register_backend, unregister_backend
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.model.load import load_model
@@ -18,7 +17,6 @@ from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.testing.cached import distance
 from promptcache.tokenizer import HubTokenizer
-from tests.attention.dense import DenseBackend
 from tests.laws.service import serve
 
 pytestmark = pytest.mark.law
@@ -39,29 +37,18 @@ CONTENTS = [
 ]
 
 
-def logits(content: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return cached logits and the reference in float32, and the reference in float64."""
+def distance_of(content: str) -> float:
+    """Return the distance between cached logits and the reference."""
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, demo(), HubTokenizer.from_folder(MODEL_FOLDER))
     selection = resolve_prompt(parse_prompt(f'<prompt schema="facts">{content}</prompt>'), schema)
-    plan = service.plan(selection)
-    return (
-        service.logits(selection),
-        reference_logits(plan.tokens, demo()),
-        reference_logits(plan.tokens, demo_in_float64()),
-    )
+    return distance(service.logits(selection), reference_logits(service.plan(selection).tokens, demo()))
 
 
 @cache
 def demo() -> Model:
     """The demo model in float32 as engines load it: its linear layers are packed."""
     return load_model("demo", device="cpu", dtype="float32")[0]
-
-
-@cache
-def demo_in_float64() -> Model:
-    """The demo model in float64."""
-    return Model(AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float64))
 
 
 @cache
@@ -81,25 +68,6 @@ def largest_score() -> float:
     return max(found)
 
 
-def test_float32_differs_from_float64_by_the_rounding_of_scores() -> None:
-    """All agree within the rounding of the largest attention score, and cached logits are as accurate as the reference."""
-    found = [logits(content) for content in CONTENTS]
-    of_cached, of_reference, between = (
-        max(distance(each[one], each[other]) for each in found) for one, other in ((0, 2), (1, 2), (0, 1))
-    )
-
-    assert max(of_cached, of_reference, between) < ROUNDING * largest_score()
-    assert of_cached < 1.5 * of_reference
-
-
-def test_only_attention_scores_exceed_the_common_bound() -> None:
-    """With attention in float64 and the rest in float32, cached logits are within 1e-5 of float64."""
-    backend = DenseBackend()
-    register_backend(backend)
-    try:
-        found = [logits(content) for content in CONTENTS]
-    finally:
-        unregister_backend(backend.name)
-
-    assert backend.calls
-    assert max(distance(cached, exact) for cached, _, exact in found) < 1e-5
+def test_cached_logits_are_the_reference_within_the_rounding_of_scores() -> None:
+    """The distance is bounded by the largest attention score."""
+    assert max(map(distance_of, CONTENTS)) < ROUNDING * largest_score()
