@@ -21,8 +21,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from promptcache import Engine
 from promptcache.diagnostics import UnsupportedModel, first_line
+from promptcache.model import used_tokens
 from promptcache.model.facts import MODEL_FAULTS
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.cached import distance
 from tests.families import FAMILIES
 
 _TESTED = {getattr(transformers, name).model_type for name, _ in FAMILIES.values()}
@@ -184,30 +186,16 @@ def tiny_model(model_type: str) -> PreTrainedModel:
     return model
 
 
-def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return max|a-b| / max|b|; NaN is as far as can be."""
-    far = float((actual - expected).abs().max() / expected.abs().max())
-    return far if far == far else float("inf")
-
-
 @torch.no_grad()
 def _own_logits(engine: Engine, prompt: str, untouched: PreTrainedModel) -> torch.Tensor:
     """Return the logits of a prompt's new tokens by a plain forward over its whole text; without a gap, over IDs alone."""
     plan = engine.plan(prompt)
-    placed: dict[int, int] = {}
-    for piece in plan.reused:
-        placed.update(zip(piece.source.position_ids, piece.source.token_ids, strict=True))
-    for piece in plan.new:
-        placed.update(enumerate(piece.token_ids, piece.start))
-    positions = sorted(placed)
-    ids = torch.tensor([[placed[position] for position in positions]])
-    if positions == list(range(len(positions))):
-        logits = untouched(input_ids=ids).logits
-    else:
-        logits = untouched(
-            input_ids=ids, position_ids=torch.tensor([positions]), attention_mask=torch.ones_like(ids)
-        ).logits
-    return logits[0, -plan.num_new_tokens :]
+    tokens = used_tokens(plan.tokens)
+    positions = [each.position for each in tokens]
+    inputs = {"input_ids": torch.tensor([[each.token_id for each in tokens]])}
+    if positions != list(range(len(positions))):
+        inputs |= {"position_ids": torch.tensor([positions]), "attention_mask": torch.ones_like(inputs["input_ids"])}
+    return untouched(**inputs).logits[0, -plan.num_new_tokens :]
 
 
 _letters = random.Random(3)
