@@ -13,19 +13,6 @@ import pytest
 from promptcache.atomic import NotRegular, atomic_write, open_regular, refuse_links
 
 
-def test_the_old_content_is_readable_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    """The old content is readable until the context ends, then the new one; no other file remains."""
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with atomic_write(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_bytes() == b"old"
-
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("error", [ValueError("stop"), KeyboardInterrupt(), OSError(errno.ENOSPC, "full", "inside")])
 def test_an_error_leaves_the_old_content(tmp_path: Path, error: BaseException) -> None:
     """After any error the old content stays, and no other file remains."""
@@ -52,32 +39,28 @@ def test_an_error_names_the_file_of_the_caller(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "gone" / "file")
 
 
-def test_the_mode_is_kept(tmp_path: Path) -> None:
-    """A replaced file keeps its mode from the first byte on, and a new file gets the usual mode."""
-    path = tmp_path / "file"
+def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
+    """It keeps its mode from the first byte on, and its content until the end. A link is replaced, and not followed."""
+    path, link = tmp_path / "file", tmp_path / "link"
     path.write_bytes(b"secret")
     path.chmod(0o600)
+    link.symlink_to(path)
+    (tmp_path / "usual").touch()
+    before = {*tmp_path.iterdir()}
     with atomic_write(path) as file:
-        (other,) = set(tmp_path.iterdir()) - {path}
+        (other,) = {*tmp_path.iterdir()} - before
         assert stat.S_IMODE(other.stat().st_mode) == 0o600
         file.write(b"more")
-    (tmp_path / "usual").touch()
-    with atomic_write(tmp_path / "new") as file:
-        file.write(b"x")
+        file.flush()
+        assert path.read_bytes() == b"secret"
+    for place in (link, tmp_path / "new"):
+        with atomic_write(place) as file:
+            file.write(b"x")
 
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert (tmp_path / "new").stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """A link is replaced, and its target stays as it is."""
-    (tmp_path / "other").write_bytes(b"other")
-    (tmp_path / "file").symlink_to(tmp_path / "other")
-    with atomic_write(tmp_path / "file") as file:
-        file.write(b"new")
-
-    assert (tmp_path / "other").read_bytes() == b"other"
-    assert not (tmp_path / "file").is_symlink()
+    assert {*tmp_path.iterdir()} == {*before, tmp_path / "new"}
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"more", 0o600)
+    assert not link.is_symlink()
+    assert (tmp_path / "new").stat().st_mode == link.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 @pytest.mark.timeout(20)

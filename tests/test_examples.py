@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import sys
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -117,24 +115,3 @@ def test_the_tour_shows_what_its_cells_show(monkeypatch: pytest.MonkeyPatch) -> 
     outputs = [cell["outputs"] for cell in stored["cells"] if cell["cell_type"] == "code"]
     assert MEASURED.sub("N", json.dumps(shown)) == MEASURED.sub("N", json.dumps(outputs))
     assert notebook.TOUR.stat().st_size < 300_000
-
-
-def test_the_tour_needs_what_its_extra_installs() -> None:
-    """README names an extra that exists, and the cells import nothing but what the package and Python install."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    named = set(re.findall(r"pip install '\.\[(\w+)\]'", (ROOT / "README.md").read_text(encoding="utf-8")))
-    cells = ["".join(cell["source"]) for cell in notebook.read(notebook.TOUR)["cells"] if cell["cell_type"] == "code"]
-    imported = set(re.findall(r"^(?:import|from) (\w+)", "\n".join(cells), re.MULTILINE))
-
-    assert "notebook" in named <= extras.keys()
-    assert imported <= {"promptcache", "torch", "transformers"} | sys.stdlib_module_names
-
-
-@pytest.mark.slow
-def test_the_tour_runs_in_jupyter() -> None:
-    """A kernel of Jupyter runs every cell without an error, if the extra `notebook` is installed."""
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    tour = nbformat.read(notebook.TOUR, as_version=4)
-
-    nbclient.NotebookClient(tour, timeout=300, resources={"metadata": {"path": notebook.TOUR.parent}}).execute()

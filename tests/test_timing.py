@@ -10,14 +10,20 @@ from promptcache.timing import interleave
 
 
 def interleaved(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], repeats: int) -> tuple[str, list[int]]:
-    """Interleave works that take so long by a fake clock; return the order of the calls, and how many count."""
+    """Interleave works that take so long by a fake clock; return the order of the calls, and how many count.
+
+    Before each round, progress gets the rounds that are done, and the number of all rounds.
+    """
     calls: list[str] = []
+    told: list[tuple[int, int]] = []
     monkeypatch.setattr(timing.time, "perf_counter", lambda: sum(seconds[name] for name in calls))
     monkeypatch.setattr(timing.gc, "collect", int)
 
-    samples = interleave({name: lambda name=name: calls.append(name) for name in seconds}, repeats, torch.device("cpu"))
+    works = {name: lambda name=name: calls.append(name) for name in seconds}
+    samples = interleave(works, repeats, torch.device("cpu"), lambda *each: told.append(each))
 
     assert {name: set(each.seconds) for name, each in samples.items()} == {name: {seconds[name]} for name in seconds}
+    assert told == [(done, repeats + 1) for done in range(repeats + 1)]
     return "".join(calls), [len(each.seconds) for each in samples.values()]
 
 
@@ -34,12 +40,3 @@ def test_what_is_much_faster_than_the_slowest_is_run_more_often(monkeypatch: pyt
     assert calls.startswith("abcb")
     turns = [turn[place : place + 2] for turn in calls[3:].split("b") for place in range(0, len(turn), 2)]
     assert (len(turns), set(turns)) == (10, {"ac", "ca"})
-
-
-def test_progress_counts_the_rounds() -> None:
-    """Before each round, progress gets the rounds that are done, and the number of all rounds."""
-    told: list[tuple[int, int]] = []
-
-    interleave({"a": int}, 2, torch.device("cpu"), lambda *each: told.append(each))
-
-    assert told == [(0, 3), (1, 3), (2, 3)]
