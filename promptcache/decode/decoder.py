@@ -201,13 +201,13 @@ class Decoder:
             return
         now, request = time.perf_counter(), job.request
         kept_bytes = self._keep(job)
-        prepare_s = prepared.refine_s + prepared.fetch_s + prepared.encode_s + prepared.choose_s
+        prepare_s = prepared.refine_s + prepared.fetch_s + prepared.fetched.encode_s + prepared.choose_s
         timing = Timing(
             plan_s=job.submitted - request.started,
             wait_s=max(0.0, job.prepared_at - job.submitted - prepare_s),
             refine_s=prepared.refine_s,
             fetch_s=prepared.fetch_s,
-            encode_s=prepared.encode_s,
+            encode_s=prepared.fetched.encode_s,
             choose_s=prepared.choose_s,
             link_s=job.joined_at - job.prepared_at,
             prefill_s=job.first_token_at - job.joined_at,

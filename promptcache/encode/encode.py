@@ -7,13 +7,13 @@ KV is cut into encodings afterwards. Chains share forward passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import KV, Codec, Recipe, Store, apply_codec
-from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
 from promptcache.rows import Batch, StopCheck, are_finite
 from promptcache.settings import MAX_STEP_TOKENS
@@ -28,32 +28,13 @@ Progress = Callable[[int, int], None]
 """Called with the number of tokens done so far, and the number of all tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """Encodings computed in one causal pass: each attends to `context` and to the encodings before it in the chain."""
+Chain: TypeAlias = tuple[Encoding, ...]
+"""Encodings computed in one causal pass: each attends to the context of the first one and to those before it."""
 
-    context: tuple[KVPart, ...]
-    links: tuple[Encoding, ...]
 
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """All tokens, in position order."""
-        return tuple(token_id for link in self.links for token_id in link.token_ids)
-
-    @property
-    def position_ids(self) -> tuple[int, ...]:
-        """The positions of all tokens."""
-        return tuple(position for link in self.links for position in link.position_ids)
-
-    @property
-    def tokens(self) -> RequestTokens:
-        """The chain as a request without a prompt."""
-        return RequestTokens(parts=self.context, token_ids=self.token_ids, position_ids=self.position_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens of all links."""
-        return sum(link.num_tokens for link in self.links)
+def num_tokens_of(chain: Chain) -> int:
+    """Return the number of tokens of all encodings of a chain."""
+    return sum(each.num_tokens for each in chain)
 
 
 def missing_encodings(wanted: Iterable[Encoding], is_held: Callable[[Encoding], bool]) -> tuple[Encoding, ...]:
@@ -94,7 +75,7 @@ def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
             del growing[last]
         links.append(encoding)
         growing[encoding] = links
-    return tuple(Chain(context=links[0].context, links=tuple(links)) for links in started)
+    return tuple(map(tuple, started))
 
 
 def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
@@ -105,18 +86,18 @@ def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
     waves: dict[int, list[Chain]] = {}
     wave_of: dict[Encoding, int] = {}
     for each in all_chains:  # as in `chains`, contexts come first
-        wave = 1 + max((wave_of.get(part.encoding, 0) for part in each.context), default=0)
-        wave_of.update(dict.fromkeys(each.links, wave))
+        wave = 1 + max((wave_of.get(part.encoding, 0) for part in each[0].context), default=0)
+        wave_of.update(dict.fromkeys(each, wave))
         waves.setdefault(wave, []).append(each)
     for _, wave_chains in sorted(waves.items()):
         batch: list[Chain] = []
         num_tokens = 0
         for each in wave_chains:
-            if batch and num_tokens + each.num_tokens > CHUNK_TOKENS:
+            if batch and num_tokens + num_tokens_of(each) > CHUNK_TOKENS:
                 yield tuple(batch)
                 batch, num_tokens = [], 0
             batch.append(each)
-            num_tokens += each.num_tokens
+            num_tokens += num_tokens_of(each)
         yield tuple(batch)
 
 
@@ -127,7 +108,7 @@ def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]
     whether the context was just computed or comes from a store.
     """
     if any(Codec(each.codec).lossy for each in missing):
-        found: Sequence[Chain] = tuple(Chain(context=each.context, links=(each,)) for each in missing)
+        found: Sequence[Chain] = tuple((each,) for each in missing)
     else:
         found = chains(missing)
     yield from batches(found)
@@ -147,23 +128,31 @@ def compute(
         NotFinite: Some of the KV is not finite. In one causal pass, a NaN may reach the tokens before it.
     """
     rows = Batch(model)
-    joined = [rows.join(chain.tokens, held) for chain in batch]
+    joined = [rows.join(_tokens(chain), held) for chain in batch]
     chunk_tokens = CHUNK_TOKENS if check is None else CHECKED_TOKENS
-    for start in range(0, max(chain.num_tokens for chain in batch), chunk_tokens):
+    for start in range(0, max(map(num_tokens_of, batch)), chunk_tokens):
         chunks = ((row, row.tokens.token_ids[start : start + chunk_tokens]) for row in joined)
         rows.encode([(row, token_ids) for row, token_ids in chunks if token_ids], check)
     computed = [rows.own_kv(row) for row in joined]
-    for chain, own in zip(batch, computed, strict=True):
+    for row, own in zip(joined, computed, strict=True):
         if not are_finite((own.keys, own.values)):
-            raise model.not_finite(
-                f"the keys or values of the text at positions {chain.position_ids[0]} to {chain.position_ids[-1]}"
-            )
+            positions = row.tokens.position_ids
+            raise model.not_finite(f"the keys or values of the text at positions {positions[0]} to {positions[-1]}")
     for chain, own in zip(batch, computed, strict=True):
         start = 0
-        for encoding in chain.links:
+        for encoding in chain:
             stop = start + encoding.num_tokens
             yield encoding, (own.keys[:, :, start:stop], own.values[:, :, start:stop])
             start = stop
+
+
+def _tokens(chain: Chain) -> RequestTokens:
+    """Return a chain as a request without a prompt."""
+    return RequestTokens(
+        parts=chain[0].context,
+        token_ids=tuple(token_id for each in chain for token_id in each.token_ids),
+        position_ids=tuple(position for each in chain for position in each.position_ids),
+    )
 
 
 def stored(store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]) -> KV:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,7 @@ from promptcache.encode.encode import (
     stored,
 )
 from promptcache.encode.idle import Activity
-from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.model import Model
@@ -59,21 +59,6 @@ class Fetched:
     def num_encoded_tokens(self) -> int:
         """The number of tokens of all encodings that were computed."""
         return sum(each.num_tokens for each in self.encoded)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """Encodings of one forward pass, computed by it or meanwhile by another thread or process.
-
-    Attributes:
-        handles: Their KV.
-        lookups: Lookups that found them in the store; empty if they were computed here.
-        faults: Store faults, one sentence each.
-    """
-
-    handles: Mapping[Encoding, KV]
-    lookups: Mapping[Encoding, Lookup]
-    faults: tuple[str, ...]
 
 
 class Executor:
@@ -187,31 +172,34 @@ class Executor:
         self.activity.arrived()
         self.model.check_unchanged()
         wanted = tuple(dict.fromkeys(wanted))
-        lookups = self.look_up(wanted)
-        faults = [fault for each in lookups.values() for fault in each.faults]
-        encoded: dict[Encoding, KV] = {}
-        total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.handle is None)
+        lookups, faults = self._look_up(wanted), list[str]()
+        faults += (fault for each in lookups.values() for fault in each.faults)
+        held, encoded = _found(lookups), set[Encoding]()
+        total = sum(each.num_tokens for each in lookups if each not in held)
         done, started = 0, time.perf_counter()
 
         def report() -> None:
             if progress is not None:
                 progress(done, total)
 
-        for group in self.encode_missing(wanted, lookups, patience_s=patience_s, on_wait=report):
-            lookups.update(group.lookups)
-            encoded.update((each, handle) for each, handle in group.handles.items() if each not in group.lookups)
-            faults += group.faults
-            done += sum(each.num_tokens for each in group.handles)
-            report()
+        while missing := missing_encodings(wanted, held.__contains__):
+            for batch in encoding_batches(missing):
+                again, computed = self._encode(batch, held, faults, patience_s, report)
+                lookups.update(again)
+                encoded.update(computed)
+                new = {**_found(again), **computed}
+                held.update(new)
+                done += sum(each.num_tokens for each in new)
+                report()
+                if not all(each in held for chain in batch for each in chain):
+                    break  # another thread or process encodes the rest: list the missing ones again
         if encoded:
             faults += self.store.faults()
-        found = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
-        handles = {**found, **encoded}
         return Fetched(
-            handles={each: handles[each] for each in wanted},
+            handles={each: held[each] for each in wanted},
             encoded=frozenset(encoded),
             encode_s=time.perf_counter() - started if encoded else 0.0,
-            tiers={each: lookups[each].tier for each in wanted if each in found},
+            tiers={each: lookups[each].tier for each in wanted if each not in encoded},
             moved_bytes=sum(each.moved_bytes for each in lookups.values()),
             faults=tuple(dict.fromkeys(faults)),
         )
@@ -236,8 +224,7 @@ class Executor:
             position_ids=tokens.position_ids[start:stop],
             context=tuple(part for each in recalled.stretches if each.start <= start for part in each.parts),
         )
-        chain = Chain(context=wanted.context, links=(wanted,))
-        ((_, kv),) = compute(self.model, [chain], recalled.handles, partial(self._check, check))
+        ((_, kv),) = compute(self.model, [(wanted,)], recalled.handles, partial(self._check, check))
         if not self.model.is_unchanged():
             return 0
         return self.history.keep(recalled, (), tuple(zip(*kv, strict=True)))
@@ -252,7 +239,7 @@ class Executor:
         """Return the keys of the encodings whose KV is not in memory."""
         return self.store.absent([self.key(each) for each in wanted])
 
-    def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
+    def _look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
         """Look up the encodings `wanted` in the store, and the contexts of the missing ones.
 
         Nothing is computed and no lock is held.
@@ -267,55 +254,33 @@ class Executor:
             unknown = tuple(each for each in contexts if each not in lookups)
         return lookups
 
-    def encode_missing(
-        self,
-        wanted: Iterable[Encoding],
-        lookups: Mapping[Encoding, Lookup],
-        *,
-        patience_s: float = PATIENCE_S,
-        on_wait: OnWait = go_on,
-    ) -> Iterator[Encoded]:
-        """Encode the encodings that `look_up` did not find, one forward pass after another, contexts first.
-
-        Locks are held during a forward pass only, not while the iterator is suspended. Threads and processes that need
-        the same encodings therefore share the work. Another thread may have called `look_up`.
-
-        Args:
-            wanted: The argument of `look_up`.
-            lookups: The result of `look_up`.
-            patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
-                too.
-            on_wait: Called about once a second in such a wait. If it raises, the wait ends.
-        """
-        wanted = tuple(wanted)
-        held = {encoding: each.handle for encoding, each in lookups.items() if each.handle is not None}
-        while missing := missing_encodings(wanted, held.__contains__):
-            for batch in encoding_batches(missing):
-                group = self._encode(batch, held, patience_s, on_wait)
-                held.update(group.handles)
-                yield group
-                if not all(link in held for chain in batch for link in chain.links):
-                    break  # another thread or process encodes the rest: list the missing ones again
-
     def _encode(
-        self, batch: Sequence[Chain], held: Mapping[Encoding, KV], patience_s: float, on_wait: OnWait
-    ) -> Encoded:
-        """Encode the chains of a batch that no other process encodes now.
+        self,
+        batch: Sequence[Chain],
+        held: Mapping[Encoding, KV],
+        faults: list[str],
+        patience_s: float,
+        on_wait: OnWait,
+    ) -> tuple[dict[Encoding, Lookup], dict[Encoding, KV]]:
+        """Encode the chains of a batch that no other process encodes now. Locks are held during a forward pass only.
 
         If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
         the store now, return only these.
+
+        Args:
+            on_wait: Called about once a second in such a wait. If it raises, the wait ends.
+
+        Returns:
+            What was found, or what was computed.
         """
-        chain_of = {self.key(chain.links[0]): chain for chain in batch}
+        chain_of = {self.key(chain[0]): chain for chain in batch}
         with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
             free = [chain for key, chain in chain_of.items() if key in claimed] or batch
-            encodings = [link for chain in free for link in chain.links]
-            again = self._get_many(encodings)
-            faults = [fault for each in again.values() for fault in each.faults]
-            found = {each: lookup.handle for each, lookup in again.items() if lookup.handle is not None}
-            if found:
-                return Encoded(handles=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
-            handles = self._computed(free, held, faults)
-        return Encoded(handles=handles, lookups={}, faults=tuple(faults))
+            again = self._get_many([each for chain in free for each in chain])
+            faults += (fault for each in again.values() for fault in each.faults)
+            if found := {each: lookup for each, lookup in again.items() if lookup.handle is not None}:
+                return found, {}
+            return {}, self._computed(free, held, faults)
 
     def _computed(self, batch: Sequence[Chain], held: Mapping[Encoding, KV], faults: list[str]) -> dict[Encoding, KV]:
         """Compute the chains of a batch in one forward pass and store their encodings.
@@ -328,7 +293,7 @@ class Executor:
         try:
             computed = self.copies.with_room(lambda: dict(compute(self.model, batch, held)))
         except NotFinite:
-            encodings = [link for chain in batch for link in chain.links]
+            encodings = [each for chain in batch for each in chain]
             if len(encodings) == 1:
                 raise
         else:
@@ -336,11 +301,14 @@ class Executor:
             return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
         handles: dict[Encoding, KV] = {}
         for each in encodings:
-            alone = Chain(context=each.context, links=(each,))
-            handles.update(self._computed([alone], {**held, **handles}, faults))
+            handles.update(self._computed([(each,)], {**held, **handles}, faults))
         return handles
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
         keys = {each: self.key(each) for each in encodings}
         found = self.store.get_many(keys.values())
         return {each: found[key] for each, key in keys.items()}
+
+
+def _found(lookups: Mapping[Encoding, Lookup]) -> dict[Encoding, KV]:
+    return {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}

@@ -36,8 +36,8 @@ class Prepared:
     Attributes:
         fetched: KV of its stored tokens.
         recalled: KV of new tokens that history has; None for a request without history.
-        refine_s, fetch_s, encode_s, choose_s: Seconds: of the refiners, of looking up and loading KV, of encoding what
-            was missing, and of choosing the tokens that `repair="attended-K"` computes again.
+        refine_s, fetch_s, choose_s: Seconds: of the refiners, of looking up and loading KV, and of choosing the tokens
+            that `repair="attended-K"` computes again. `fetched` has those of encoding what was missing.
     """
 
     plan: Plan
@@ -45,7 +45,6 @@ class Prepared:
     recalled: Recalled | None
     refine_s: float
     fetch_s: float
-    encode_s: float
     choose_s: float
 
 
@@ -81,7 +80,6 @@ def prepare(
         recalled=recalled,
         refine_s=refined - started,
         fetch_s=time.perf_counter() - refined - fetched.encode_s - choose_s,
-        encode_s=fetched.encode_s,
         choose_s=choose_s,
     )
 

@@ -353,7 +353,7 @@ class HeldWork:
 
     def compute(self, model: Any, batch: Sequence[Chain], held: Any) -> Iterator[Any]:
         """Wait and compute."""
-        self.wait(*(link for chain in batch for link in chain.links))
+        self.wait(*(link for chain in batch for link in chain))
         return encode.compute(model, batch, held)
 
     @contextmanager

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.encode import encode as encode_module
-from promptcache.encode.encode import batches, chains, missing_encodings
+from promptcache.encode.encode import batches, chains, missing_encodings, num_tokens_of
 from promptcache.encode.executor import Executor
 from promptcache.kv import KV, Store
 from promptcache.language import CheckedSchema
@@ -37,12 +37,12 @@ def test_batches_hold_every_encoding_once_after_its_context(
         patch.setattr(encode_module, "CHUNK_TOKENS", limit)
         found = tuple(batches(chains(made)))
     for batch in found:
-        assert len(batch) == 1 or sum(chain.num_tokens for chain in batch) <= limit
+        assert len(batch) == 1 or sum(map(num_tokens_of, batch)) <= limit
         for chain in batch:
-            assert {part.encoding for part in chain.context} <= set(done)
-            for position, link in enumerate(chain.links):
-                assert link.context == (*chain.context, *(each.whole for each in chain.links[:position]))
-        done.extend(link for chain in batch for link in chain.links)
+            assert {part.encoding for part in chain[0].context} <= set(done)
+            for position, link in enumerate(chain):
+                assert link.context == (*chain[0].context, *(each.whole for each in chain[:position]))
+        done.extend(link for chain in batch for link in chain)
 
     assert sorted(done, key=made.index) == list(made)
 

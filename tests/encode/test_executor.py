@@ -133,19 +133,23 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
 
 
 def test_locks_are_free_between_forward_passes() -> None:
-    """While one thread is suspended in `encode_missing`, another can encode the same and more."""
+    """While one thread is between two forward passes, another can encode the same and more."""
     modules = "".join(f'<module name="m{number}">{"text " * 300}{number}</module>' for number in range(2))
     state, made = state_of(f'<schema name="s">{modules}</schema>'), executor()
-    groups = made.encode_missing(state.encodings, made.look_up(state.encodings))
-    next(groups)
+    other: list[Fetched] = []
 
-    other: list[int] = []
-    thread = threading.Thread(target=lambda: other.append(made.fetch(state.encodings).num_encoded_tokens), daemon=True)
-    thread.start()
-    thread.join(60)
+    def progress(*_: int) -> None:
+        if not other:
+            thread = threading.Thread(target=lambda: other.append(made.fetch(state.encodings)), daemon=True)
+            thread.start()
+            thread.join(60)
 
-    assert other
-    assert all(group.lookups for group in groups)  # the rest was found
+    fetched = made.fetch(state.encodings, progress)
+
+    assert fetched.encoded | other[0].encoded == {*state.encodings}
+    assert fetched.encoded
+    assert other[0].encoded
+    assert not fetched.encoded & other[0].encoded  # the rest was found
 
 
 def sharing(folder: Path) -> Executor:
@@ -166,7 +170,7 @@ def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypat
         if name == "first":
             begun.set()
             assert second_done.wait(60)
-        computed.extend((name, link) for chain in batch for link in chain.links)
+        computed.extend((name, link) for chain in batch for link in chain)
         yield from compute(model, batch, held)
         if name == "second":
             second_done.set()
@@ -194,21 +198,25 @@ def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypat
     }
 
 
-def _starts_chain(encoding: Encoding, computed: Mapping[Encoding, KV]) -> bool:
-    return not encoding.context or encoding.context[-1].encoding not in computed
-
-
-def test_many_small_modules_are_claimed_in_parts(tmp_path: Path) -> None:
+def test_many_small_modules_are_claimed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass has at most 64 chains where claims are made, so that open files do not run out; all are encoded."""
     modules = "".join(f'<module name="m{number}">m{number}</module>' for number in range(150))
     wanted = state_of(f'<schema name="s">{modules}</schema>').encodings
-    made = sharing(tmp_path)
+    passes: list[Sequence[Chain]] = []
 
-    groups = list(made.encode_missing(wanted, made.look_up(wanted)))
+    def noted(model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KV]) -> Iterator[tuple[Any, Any]]:
+        passes.append(batch)
+        return compute(model, batch, held)
 
-    assert Counter(each for group in groups for each in group.handles) == dict.fromkeys(wanted, 1)
-    assert max(sum(_starts_chain(each, group.handles) for each in group.handles) for group in groups) <= 64
-    assert len(list(executor().encode_missing(wanted, executor().look_up(wanted)))) < len(groups)
+    monkeypatch.setattr("promptcache.encode.executor.compute", noted)
+    sharing(tmp_path).fetch(wanted)
+    claimed = [*passes]
+    passes.clear()
+    executor().fetch(wanted)
+
+    assert Counter(each for batch in claimed for chain in batch for each in chain) == dict.fromkeys(wanted, 1)
+    assert max(map(len, claimed)) <= 64
+    assert len(passes) < len(claimed)
 
 
 def test_a_wait_for_another_replica_can_be_ended(tmp_path: Path) -> None:

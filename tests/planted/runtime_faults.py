@@ -79,9 +79,9 @@ def _shorter(mask: SegmentMask, num_tokens: int) -> SegmentMask:
     return mask if is_short else replace(mask, stop=mask.stop - 1)
 
 
-@wrapped("a context misses a run while a module is encoded", encode.Chain, "tokens", law=REFERENCE)
-def _context_missing(original: Any, self: Any) -> Any:
-    return replace(original(self), parts=original(self).parts[1:])
+@wrapped("a context misses a run while a module is encoded", encode, "_tokens", law=REFERENCE)
+def _context_missing(original: Any, chain: Any) -> Any:
+    return replace(original(chain), parts=original(chain).parts[1:])
 
 
 @wrapped("runs are chained that do not see each other", encode, "chains", law=REFERENCE)
@@ -90,7 +90,7 @@ def _chained_strangers(_: Any, missing: Any) -> Any:
     grown: dict[Any, list[Any]] = {}
     for each in missing:
         grown.setdefault(each.context[:1], []).append(each)
-    return tuple(encode.Chain(context=links[0].context, links=tuple(links)) for links in grown.values())
+    return tuple(map(tuple, grown.values()))
 
 
 @wrapped("a chain is cut one token late", encode.Batch, "own_kv", law=REFERENCE)
