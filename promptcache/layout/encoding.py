@@ -140,12 +140,6 @@ def closed_up(parts: Iterable[KVPart]) -> tuple[KVPart, ...]:
     return tuple(found)
 
 
-def positions_behind(context: Sequence[KVPart], num_tokens: int) -> tuple[int, ...]:
-    """Return the positions of tokens directly behind a context that is closed up."""
-    start = context[-1].last + 1 if context else 0
-    return tuple(range(start, start + num_tokens))
-
-
 def context_digest(context: Iterable[KVPart]) -> str:
     """Return the digest of the parts of a context, 64 hexadecimal digits."""
     return hashlib.sha256("\n".join([part.digest for part in context]).encode()).hexdigest()

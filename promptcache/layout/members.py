@@ -7,15 +7,14 @@ encode them ahead of time.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.language import CheckedModule, CheckedSchema, FinalText, Member, Selection, join_path
-from promptcache.layout.encoding import Encoding, closed_up, positions_behind
-from promptcache.layout.run_variants import Visibility, find_variant
+from promptcache.layout.encoding import Encoding
+from promptcache.layout.run_variants import Visibility, collection_of, find_variant, variant_behind
 from promptcache.layout.types import Layout, Run, TextGroup, TextPiece, Variant, VariantKind
 from promptcache.tokenizer import Before, Tokenizer
 
@@ -37,16 +36,12 @@ def members_in_use(
     """
     if not selection.members:
         return (), tuple(variants)
-    visibility, makers = Visibility(layout), dict[str, _Members]()
-    runs: list[Run] = []
-    made: list[Variant] = []
-    for path in (each for each in selection.modules if each in selection.members):
-        collection = path.rpartition("/")[0]
-        if collection not in makers:
-            makers[collection] = _Members(visibility.of_collection(collection), layout, variants, codec)
-        run = _run(selection.module(path), len(layout.runs) + len(runs), tokenizer)
-        runs.append(run)
-        made.append(makers[collection].variant(run, len(variants) + len(made)))
+    paths = [path for path in selection.modules if path in selection.members]
+    runs = [_run(selection.module(path), index, tokenizer) for index, path in enumerate(paths, len(layout.runs))]
+    seen = {path: _context(path, layout, variants) for path in {*map(collection_of, runs)}}
+    made = [
+        _variant(layout, run, index, seen[collection_of(run)], codec) for index, run in enumerate(runs, len(variants))
+    ]
     return tuple(runs), (*variants, *made)
 
 
@@ -68,46 +63,28 @@ def member_encodings(
     Raises:
         ContextLengthExceeded: A member alone needs more positions than the model has; names it.
     """
-    visibility = Visibility(layout)
     for path, own in members.items():
-        maker = _Members(visibility.of_collection(path), layout, variants, codec)
+        seen = _context(path, layout, variants)
         for name, member in tuple(own.items()):
             run = _run(schema.modules[path].member(name, member), len(layout.runs), tokenizer)
-            yield join_path(path, name), maker.variant(run, len(variants)).encoding
+            yield join_path(path, name), _variant(layout, run, len(variants), seen, codec).encoding
 
 
-class _Members:
-    """Builder of the variants of members of one collection, which all have the same context."""
+def _context(path: str, layout: Layout, variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants that members of a collection attend to: of runs that have tokens and are cached."""
+    found = (find_variant(variants, run, None) for run in Visibility(layout).of_collection(path))
+    return [variant for variant in found if variant is not None]
 
-    def __init__(self, context: Sequence[int], layout: Layout, variants: Sequence[Variant], codec: str) -> None:
-        found = (find_variant(variants, run, None) for run in context)
-        seen = [variant for variant in found if variant is not None]  # runs that have tokens and are cached
-        self._sees = tuple(variant.index for variant in seen)
-        self._context = closed_up([variant.encoding.whole for variant in seen])
-        self._max_positions = layout.max_positions or sys.maxsize
-        self._codec = codec
 
-    def variant(self, run: Run, index: int) -> Variant:
-        """Return the variant of a member.
-
-        Args:
-            run: Of the member.
-            index: Of the variant.
-
-        Raises:
-            ContextLengthExceeded: The member alone needs more positions than the model has.
-        """
-        places = positions_behind(self._context, len(run.token_ids))
-        needed = places[-1] + 1
-        if needed > self._max_positions:
-            raise ContextLengthExceeded(
-                f"member '{run.module}' needs {needed} positions, the model has {self._max_positions}: shorten its "
-                "text, or make several members of it"
-            )
-        encoding = Encoding(token_ids=run.token_ids, position_ids=places, context=self._context, codec=self._codec)
-        return Variant(
-            index=index, run=run.index, kind=VariantKind.PLAIN, scaffolds=(), sees=self._sees, encoding=encoding
+def _variant(layout: Layout, run: Run, index: int, seen: Sequence[Variant], codec: str) -> Variant:
+    variant = variant_behind(layout, run, index, VariantKind.PLAIN, seen, codec)
+    needed = variant.encoding.position_ids[-1] + 1
+    if layout.max_positions is not None and needed > layout.max_positions:
+        raise ContextLengthExceeded(
+            f"member '{run.module}' needs {needed} positions, the model has {layout.max_positions}: shorten its text, "
+            "or make several members of it"
         )
+    return variant
 
 
 def _run(module: CheckedModule, index: int, tokenizer: Tokenizer) -> Run:

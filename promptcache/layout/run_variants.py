@@ -7,6 +7,7 @@ its scaffold variants.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import ChainMap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -14,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from promptcache.language import CheckedScaffold, Context, Placement
-from promptcache.layout.encoding import Encoding, KVPart, closed_up, positions_behind
+from promptcache.layout.encoding import Encoding, closed_up
 from promptcache.layout.types import Layout, Run, TextPiece, Variant, VariantKind
 
 
@@ -106,15 +107,23 @@ def _behind_previous(layout: Layout, run: Run, own: Variant, before: Sequence[tu
         return own
     wanted = {*own.sees, *previous.sees, previous.index}
     seen = [variant for _, variant in before if variant.index in wanted]
+    variant = variant_behind(layout, run, -1, VariantKind.PREVIOUS, seen, own.encoding.codec)
+    has_room = layout.max_positions is None or variant.encoding.position_ids[-1] < layout.max_positions
+    return variant if has_room else own
+
+
+def variant_behind(
+    layout: Layout, run: Run, index: int, kind: VariantKind, seen: Sequence[Variant], codec: str
+) -> Variant:
+    """Return the variant of a run that attends to `seen`: at its places in the layout, or directly behind them."""
     context, places = tuple(each.encoding.whole for each in seen), run.places
     if layout.placement is Placement.CLOSED:
         context = closed_up(context)
-        places = positions_behind(context, len(places))
-        if layout.max_positions is not None and places[-1] >= layout.max_positions:
-            return own
-    encoding = replace(own.encoding, position_ids=places, context=context)
+        start = context[-1].last + 1 if context else 0
+        places = tuple(range(start, start + len(places)))
+    encoding = Encoding(token_ids=run.token_ids, position_ids=places, context=context, codec=codec)
     sees = tuple(each.index for each in seen)
-    return Variant(index=_NONE, run=run.index, kind=VariantKind.PREVIOUS, scaffolds=(), sees=sees, encoding=encoding)
+    return Variant(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)
 
 
 def sees_previous(layout: Layout, run: Run) -> bool:
@@ -203,35 +212,31 @@ def find_variant(variants: Sequence[Variant], run: int, scaffold: str | None) ->
     return variants[plain]
 
 
-_NONE = -1  # index of a variant that there is not: a run has no tokens, or is not cached, or a prompt made it
-
-
 class _Maker:
     """Builder of the variants of all runs."""
 
     def __init__(self, layout: Layout, codec: str) -> None:
         self.variants: list[Variant] = []
-        self._is_closed = layout.placement is Placement.CLOSED
+        self._layout = layout
         self._codec = codec
-        self._plain = [_NONE] * len(layout.runs)
+        self._plain: dict[int, int] = {}  # index of the variant of each run that has tokens
         self._scaffold: dict[str, dict[int, int]] = {}
-        self._contexts: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[KVPart, ...]]] = {}
 
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
         """Add the plain variant of `run`, with the plain variants of the runs `visible` as context."""
         if run.token_ids:
-            sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
+            sees = [self._plain[index] for index in visible if index in self._plain]
             self._plain[run.index] = self._add(run, VariantKind.PLAIN, sees)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
         """Add a scaffold variant of `run`, with those of that scaffold as context, unless an equal one exists."""
-        plain = self._plain[run.index]
-        if plain == _NONE:
+        if run.index not in self._plain:
             return
-        in_scaffold = self._scaffold.setdefault(scaffold, {})
-        sees = _without_none(tuple(in_scaffold.get(index, self._plain[index]) for index in visible))
+        plain, in_scaffold = self._plain[run.index], self._scaffold.setdefault(scaffold, {})
+        known = ChainMap(in_scaffold, self._plain)
+        sees = [known[index] for index in visible if index in known]
         for variant in self.variants[plain:]:  # the variants of this run
-            if variant.sees == sees:
+            if variant.sees == tuple(sees):
                 in_scaffold[run.index] = variant.index
                 if variant.index != plain:
                     self.variants[variant.index] = replace(variant, scaffolds=(*variant.scaffolds, scaffold))
@@ -239,22 +244,10 @@ class _Maker:
         in_scaffold[run.index] = self._add(run, VariantKind.SCAFFOLD, sees)
         self.variants[-1] = replace(self.variants[-1], scaffolds=(scaffold,))
 
-    def _add(self, run: Run, kind: VariantKind, sees: tuple[int, ...]) -> int:
-        known = self._contexts.get(sees)  # share one tuple among equal contexts
-        if known is None:
-            known = self._contexts[sees] = sees, self._context(sees)
-        sees, context = known
-        token_ids = run.token_ids
-        places = positions_behind(context, len(token_ids)) if self._is_closed else run.places
-        encoding = Encoding(token_ids=token_ids, position_ids=places, context=context, codec=self._codec)
-        index = len(self.variants)
-        self.variants.append(Variant(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
-        return index
-
-    def _context(self, sees: tuple[int, ...]) -> tuple[KVPart, ...]:
-        """Return the whole encodings of variants: where they are encoded, or closed up."""
-        parts = [self.variants[index].encoding.whole for index in sees]
-        return closed_up(parts) if self._is_closed else tuple(parts)
+    def _add(self, run: Run, kind: VariantKind, sees: Sequence[int]) -> int:
+        seen = [self.variants[index] for index in sees]
+        self.variants.append(variant_behind(self._layout, run, len(self.variants), kind, seen, self._codec))
+        return len(self.variants) - 1
 
 
 class Visibility:
@@ -295,10 +288,6 @@ class Visibility:
             own = (self._layout.runs_of[path] for path in modules | {""})
             runs = self._runs_of[modules] = sorted(chain.from_iterable(own))
         return runs
-
-
-def _without_none(indices: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(index for index in indices if index != _NONE) if _NONE in indices else indices
 
 
 def _covering_scaffolds(layout: Layout) -> dict[str, list[CheckedScaffold]]:

@@ -180,14 +180,3 @@ def test_a_scaffold_is_not_used_in_part():
     )
 
     assert scaffolds_in_use(schema.scaffolds, ("a", "a/k", "b", "c")) == {"a/k": "f", "b": "f"}
-
-
-def test_equal_contexts_are_one_tuple():
-    """Modules that see the same share their context, however many they are."""
-    modules = "".join(f'<module name="m{index}">text</module>' for index in range(50))
-    variants = run_variants(layout_of(f'<schema name="s">prefix{modules}</schema>'))
-
-    plain = [variant for variant in variants if variant.kind is VariantKind.PLAIN]
-
-    assert len({id(variant.sees) for variant in plain[2:]}) == 1
-    assert len({id(variant.encoding.context) for variant in plain[2:]}) == 1

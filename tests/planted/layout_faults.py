@@ -232,14 +232,12 @@ def _new_not_moved(original: Any, found: Any, placement: Any) -> Any:
 replaced("contexts are not closed up", run_variants, "closed_up", tuple, law=CONTEXTS)
 
 
-@wrapped("runs are encoded with the gaps of their slots", run_variants._Maker, "_add", law=CONTEXTS)
-def _gaps_of_slots(original: Any, self: Any, run: Any, kind: Any, sees: Any) -> Any:
-    index = original(self, run, kind, sees)
-    variant, places = self.variants[index], run.places
+@wrapped("runs are encoded with the gaps of their slots", run_variants, "variant_behind", law=CONTEXTS)
+def _gaps_of_slots(original: Any, layout: Any, run: Any, *args: Any) -> Any:
+    variant, places = original(layout, run, *args), run.places
     gap = places[-1] - places[0] + 1 - len(places) if places else 0
     *others, last = variant.encoding.position_ids
-    self.variants[index] = replace(variant, encoding=replace(variant.encoding, position_ids=(*others, last + gap)))
-    return index
+    return replace(variant, encoding=replace(variant.encoding, position_ids=(*others, last + gap)))
 
 
 @wrapped("text at another distance counts as exact", plan_pieces, "num_exact", law=LEVEL, rare=True)
