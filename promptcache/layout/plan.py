@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, diagnostic, shown
 from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
-from promptcache.layout.added_text import AddedText
+from promptcache.layout.added_text import added_text
 from promptcache.layout.members import members_in_use
 from promptcache.layout.pieces import Origin, Piece, Plan, placed, recomputed
 from promptcache.layout.repair import positions_to_repair
@@ -59,8 +59,8 @@ def make_plan(
     if contents.faults:
         raise PromptError(contents.faults)
     pieces = placed(modules.pieces, layout.placement)
-    writer = AddedText(layout, tokenizer, conversations or Conversations(tokenizer), answers)
-    added = writer.of(selection, seam_of(pieces, layout, tokenizer))
+    seam = seam_of(pieces, layout, tokenizer)
+    added = added_text(selection, layout, seam, tokenizer, conversations or Conversations(tokenizer), answers)
     pieces = without_last(pieces, added.num_replaced)
     if positions := positions_to_repair(pieces, repair):
         pieces = recomputed(pieces, positions)

@@ -156,7 +156,7 @@ class Planner:
         chosen = repair or served.schema.repair or self._repair
         plan = served.plan(selection, chosen, answers, conversations)
         self._catalog.describe_plan(plan)
-        differences = [each for each in plan.warnings if each.code in ("PC513", "PC514")]
+        differences = [each for each in plan.warnings if each.code == "PC514"]
         if differences and self._strict_template:
             raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)
         return plan

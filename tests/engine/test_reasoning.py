@@ -93,16 +93,18 @@ def test_a_chat_gives_reasoning_back_to_the_template(template: str, thought: str
     assert (thought in engine.render(messages)) == (template == KEEPS)
 
 
-def test_reasoning_that_a_schema_cannot_hold_is_a_warning() -> None:
-    """What the template writes of reasoning behind cached turns is missing, and the answer says so."""
-    engine, _ = engine_of(KEEPS)
+def test_reasoning_behind_the_turns_of_a_schema_is_what_the_template_writes() -> None:
+    """The text is that of the whole conversation. A prompt in XML has no reasoning."""
+    engine, tokenizer = engine_of(KEEPS)
     engine.add_schema(Schema("guide").system("Answer."))
     answer = {"role": "assistant", "content": "Ceviche.", "reasoning_content": "Many."}
-    prompt = Prompt.from_messages("guide", [{"role": "user", "content": QUESTION}, answer])
+    messages = [{"role": "user", "content": QUESTION}, answer, {"role": "user", "content": "Where?"}]
+    prompt = Prompt.from_messages("guide", messages)
 
-    (warning,) = engine.plan(prompt.user("Where?")).warnings
+    plan = engine.plan(prompt)
 
-    assert warning.code == "PC514"
-    assert "Many." in warning.message
+    whole = [{"role": "system", "content": "Answer."}, *messages]
+    expected = tokenizer.apply_chat_template(whole, add_generation_prompt=True, return_dict=False)
+    assert ([*plan.tokens.used_ids], plan.warnings) == (expected, ())
     with pytest.raises(PromptError, match="no form in XML"):
         prompt.to_xml()

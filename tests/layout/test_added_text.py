@@ -39,17 +39,6 @@ def test_an_answer_that_goes_on_is_trimmed_as_transformers_does():
     assert text == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant"
 
 
-WITHOUT_SYSTEM = small.CHATML.replace("messages %}", "messages if m.role != 'system' %}")
-
-
-def test_a_text_that_the_template_leaves_out_is_left_out():
-    """A conversation is as the template renders it, even if it has no place for one of the texts."""
-    text, plan = chat(WITHOUT_SYSTEM, (Role.SYSTEM, "Be brief."), (Role.USER, "Why?"))
-
-    assert text == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
-    assert plan.warnings == ()
-
-
 def test_an_answer_that_the_template_changes_has_the_tokens_of_its_text():
     """An answer whose text the template changes has the tokens of the changed text."""
     source = small.CHATML.replace("m.content", "m.content.split('</b>')[-1]")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from promptcache.layout import lay_out, make_plan, run_variants
@@ -51,35 +49,6 @@ def test_what_follows_the_schema(schema: str, added: str, text: str):
     plan = plan_of(f'<schema name="s">{schema}</schema>', f'<prompt schema="s">{added}</prompt>')
 
     assert text_of(plan) == f"<bos>{text}"
-
-
-FOOTER, OTHER_END = 262, 256  # </assistant>, and <bos> as another end token
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (b"So", (*b"So", FOOTER)),  # cut by its length: the footer follows
-        ((*b"So", FOOTER), (*b"So", FOOTER)),  # the footer is not repeated
-        ((*b"So", OTHER_END), (*b"So", FOOTER)),  # another end token is left out
-        (b"", (FOOTER,)),
-        (b"No", (*b"So", FOOTER)),  # tokens of another text
-    ],
-)
-def test_a_generated_answer_is_closed_once(answer: Sequence[int], expected: tuple[int, ...]) -> None:
-    """An answer keeps its tokens if they are those of its text, and the footer follows it once."""
-    text = "" if answer == b"" else "So"
-    schema = read(f'<schema name="s">{CLOSED}</schema>')
-    prompt = f'<prompt schema="s"><user>Why?</user><assistant>{text}</assistant><user>And?</user></prompt>'
-    layout = lay_out(schema, ByteTokenizer())
-
-    plan = make_plan(choose(schema, prompt), layout, run_variants(layout), ByteTokenizer(), answers={1: tuple(answer)})
-
-    ids = plan.tokens.used_ids
-    start = ids.index(261) + 1  # <assistant>
-    assert ids[start : ids.index(259, start)] == expected  # up to <user>
-    assert text_of(plan) == f"<bos>{PLAN}<user>Why?</user><assistant>{text}</assistant><user>And?</user><assistant>"
-    assert plan.warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from promptcache.diagnostics import TemplateRefusal
-from promptcache.layout import LeafKind, added_text
-from promptcache.layout.added_text import AddedText, Origin, _OwnTurns, _Part
+from promptcache.diagnostics import Diagnostic, Span, TemplateRefusal, diagnostic
+from promptcache.layout import LeafKind
+from promptcache.layout import plan as planning
+from promptcache.layout.added_text import _OwnTurns
 from promptcache.layout.lay_out import _Walk
 from promptcache.layout.schema_texts import SchemaTexts
 from promptcache.layout.seam import Seam
@@ -61,7 +62,7 @@ wrapped = partial(registry.wrapped, register=fault)
 
 @fault("turns have one frame for each role", law=CONVERSATIONS, template="chatml with a default system text")
 def _one_frame(patch: Patch) -> None:
-    patch.setattr(_OwnTurns, "_written", lambda self: self._parts(self._framed_gaps(), self._turns))
+    patch.setattr(_OwnTurns, "_written", lambda self: self._apart())
 
 
 @fault("a plain chat has the date of schemas", law=CONVERSATIONS, template="a date in the default system text")
@@ -80,20 +81,30 @@ def _no_options(patch: Patch) -> None:
     patch.setattr(Planner, "_conversations_of", lambda self, state, options: original(self, state, None))
 
 
-@wrapped("an answer that goes on is closed", _OwnTurns, "_rendered", law=CONVERSATIONS)
-def _closed(_: Any, self: Any, conversation: Any) -> str:
-    turns = [(turn.role, turn.text) for turn in conversation]
-    return self._conversations.render(turns, generation_prompt=not self._continues)
+@fault("an answer that goes on is closed", law=CONVERSATIONS)
+def _closed(patch: Patch) -> None:
+    patch.setattr(_OwnTurns, "_rendered", _OwnTurns._render)
 
 
-@fault("a template that leaves out a text is refused", law=CONVERSATIONS, template="system text left out")
+@fault("a text that the template leaves out is written", law=CONVERSATIONS, template="system text left out")
 def _never_whole(patch: Patch) -> None:
-    patch.setattr(_OwnTurns, "_whole", lambda self: None)
+    original = _OwnTurns._cut
+    patch.setattr(
+        _OwnTurns, "_cut", lambda *args, is_complete: original(*args, is_complete=True) if is_complete else None
+    )
 
 
 @fault("a refused conversation is written all the same", law=CONVERSATIONS, template="roles must alternate")
 def _written_all_the_same(patch: Patch) -> None:
-    patch.setattr(added_text, "TextNotInPlace", TemplateRefusal)
+    original = _OwnTurns._rendered
+
+    def rendered(self: Any, conversation: Any) -> str:
+        try:
+            return original(self, conversation)
+        except TemplateRefusal:
+            return "x"
+
+    patch.setattr(_OwnTurns, "_rendered", rendered)
 
 
 @fault("texts of a prompt are what a template wrote", law=CONTROLS)
@@ -108,7 +119,7 @@ def _markers_are_words(patch: Patch) -> None:
 
 @fault("texts are not protected where the template changes them", law=CONTROLS, template="newlines within contents")
 def _unprotected(patch: Patch) -> None:
-    patch.setattr(_OwnTurns, "_control_forms", lambda self: [])
+    patch.setattr("promptcache.layout.added_text._control_forms", lambda tokenizer: None)
 
 
 @fault("what a prompt adds is tokenized apart", law=SCHEMAS, template="alpaca", kind="metaspace first")
@@ -140,53 +151,52 @@ def _texts_apart(original: Any, self: Any, text: str) -> None:
 
 @fault("the default system text is left out of schemas", law=DIFFERENCES, template="chatml with a default system text")
 def _no_preamble(patch: Patch) -> None:
-    original = _OwnTurns._text_of
     patch.setattr(
         "promptcache.tokenizer.conversation.Conversations.preamble", lambda self, gap, role: ("", self._opening(role))
     )
-    patch.setattr(_OwnTurns, "_text_of", lambda self, parts: self._rendered(self._turns) or original(self, parts))
+    _warn(patch, lambda warnings: ())
 
 
 @fault("differences are silent", law=DIFFERENCES, template="trimmed contents")
 def _silent(patch: Patch) -> None:
-    _drop_warnings(patch)
+    _warn(patch, lambda warnings: ())
 
 
 @fault("there is always a warning", law=DIFFERENCES)
 def _always(patch: Patch) -> None:
-    patch.setattr(_OwnTurns, "_text_of", lambda self, parts: "")
+    other = diagnostic("PC514", "?", Span("", 0, 0, 0, 0))
+    _warn(patch, lambda warnings: (*warnings, other))
 
 
-@wrapped("a warning shows another place", AddedText, "of", law=DIFFERENCES, template="trimmed contents")
-def _elsewhere(original: Any, self: Any, selection: Any, seam: Any) -> Any:
-    added = original(self, selection, seam)
-    return replace(added, warnings=tuple(replace(each, message="?") for each in added.warnings))
+@fault("a warning shows another place", law=DIFFERENCES, template="trimmed contents")
+def _elsewhere(patch: Patch) -> None:
+    _warn(patch, lambda warnings: tuple(replace(each, message="?") for each in warnings))
 
 
 @fault("answers are tokenized again", law=ANSWERS)
 def _again(patch: Patch) -> None:
-    original = AddedText.__init__
-    patch.setattr(
-        AddedText, "__init__", lambda self, layout, tokenizer, made, answers: original(self, layout, tokenizer, made)
-    )
+    original = planning.added_text
+    patch.setattr(planning, "added_text", lambda *args: original(*args[:-1]))
 
 
-@wrapped(
-    "an answer keeps its tokens where the template changes it",
-    _OwnTurns,
-    "_generated",
-    law=ANSWERS,
-    template="trimmed contents",
-)
-def _always_kept(_: Any, self: Any, turns: Any, gap: str, following: str) -> Any:
-    ids = tuple(each for each in turns[-1].answer_ids if each not in self._tokenizer.control_ids)
-    return _Part(Origin.TEXT, turns[-1].text.strip(), ids), gap, following
+@fault("an answer keeps its tokens where the template changes it", law=ANSWERS, template="trimmed contents")
+def _always_kept(patch: Patch) -> None:
+    def found_answer(self: Any, answer_ids: Any, start: int, *_: Any) -> Any:
+        return start, tuple(each for each in answer_ids if each not in self._tokenizer.control_ids)
+
+    patch.setattr(_OwnTurns, "_found_answer", found_answer)
 
 
-@wrapped("the end token of an answer is written twice", _OwnTurns, "_generated", law=ANSWERS)
-def _two_ends(original: Any, self: Any, turns: Any, gap: str, following: str) -> Any:
-    part, asked, _ = original(self, turns, gap, following)
-    return part, asked, following
+@fault("the end token of an answer is written twice", law=ANSWERS)
+def _two_ends(patch: Patch) -> None:
+    original = _OwnTurns._parts
+
+    def parts(self: Any, *args: Any, **options: Any) -> Any:
+        for part in original(self, *args, **options):
+            ids = part.token_ids
+            yield part if ids is None else replace(part, token_ids=(*ids, *set(ids[-1:]) & self._tokenizer.control_ids))
+
+    patch.setattr(_OwnTurns, "_parts", lambda *args, **options: [*parts(*args, **options)])
 
 
 @wrapped("the first text is not at a start", SchemaTexts, "_flush", law=TEXTS, kind="prepend")
@@ -211,6 +221,11 @@ def _no_bos(patch: Patch) -> None:
     )
 
 
-def _drop_warnings(patch: Patch) -> None:
-    original = AddedText.of
-    patch.setattr(AddedText, "of", lambda self, *args: replace(original(self, *args), warnings=()))
+def _warn(patch: Patch, changed: Callable[[tuple[Diagnostic, ...]], tuple[Diagnostic, ...]]) -> None:
+    original = planning.added_text
+
+    def added_text(*args: Any) -> Any:
+        added = original(*args)
+        return replace(added, warnings=changed(added.warnings))
+
+    patch.setattr(planning, "added_text", added_text)
