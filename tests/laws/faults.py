@@ -1,14 +1,8 @@
-"""Stores that fail, to test an engine whose KV is lost, damaged, late or refused.
-
-Each shares the tiers of a store and changes one thing for the keys that a rule chooses. A damaged encoding has the right shape and
-wrong numbers.
-"""
+"""Stores that fail, to test an engine whose KV is lost or refused: for the keys that a rule chooses."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -21,14 +15,9 @@ Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
 
 
-def by_seed(seed: int, share: float) -> Hit:
-    """Return a rule that chooses a share of all keys, the same ones every time."""
-
-    def hit(key: str) -> bool:
-        digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
-        return int.from_bytes(digest[:8]) < share * 2**64
-
-    return hit
+def always(_: str) -> bool:
+    """Hit every key."""
+    return True
 
 
 def after(num_calls: int) -> Hit:
@@ -60,31 +49,6 @@ class LosingStore(FaultyStore):
         wanted = tuple(keys)
         for key in filter(self._hit, wanted):
             self.delete(key)
-        return super().get_many(wanted)
-
-
-class CorruptingStore(FaultyStore):
-    """Stores wrong numbers of the right shape for the chosen keys."""
-
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
-        """Put the KV, or wrong numbers if the key is hit."""
-        if self._hit(recipe.key):
-            keys, values = keys.flip(2) + 1, values.flip(2) - 1
-        return super().put(recipe, keys, values)
-
-
-class DelayingStore(FaultyStore):
-    """Answers late for keys that are hit."""
-
-    def __init__(self, store: Store, hit: Hit, delay_s: float) -> None:
-        super().__init__(store, hit)
-        self._delay_s = delay_s
-
-    def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
-        """Return what is there, after a delay if a key is hit."""
-        wanted = tuple(keys)
-        if any(map(self._hit, wanted)):
-            time.sleep(self._delay_s)
         return super().get_many(wanted)
 
 

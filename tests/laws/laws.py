@@ -1,7 +1,6 @@
 """The laws that hold for every schema without any model; each is a function that raises `BrokenLaw`.
 
-`LAWS` lists them, and `check_law` checks one over drawn prompts of a schema. Laws that need a model are in
-`engine_laws`.
+`LAWS` lists them. Laws that need a model are in `engine_laws`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from hypothesis import given, settings
 from lxml import etree
 
 from promptcache.diagnostics import PromptError, Span
@@ -34,18 +32,16 @@ from promptcache.language import (
 from promptcache.language.syntax.attributes import attributes_of, write_attributes
 from promptcache.layout import Level, Origin, Plan, attended_plan, make_plan, needed_positions
 from promptcache.testing import PromptCase
-from promptcache.testing.check import check_prompts
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.prompt_xml import PromptChoice, first_members, write_prompt
 from promptcache.testing.selection import can_be_completed, list_selections
-from promptcache.testing.subject import SchemaSource
 from promptcache.testing.texts import Said, plain_argument
 from tests.laws.attended_oracle import most_attended
 from tests.laws.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_variants
 from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.laws.rules_oracle import completed, is_understood, violations
 from tests.laws.subject import Subject, published_grammar
-from tests.strategies.selected import named_modules, smallest_with
+from tests.strategies.selected import smallest_with
 
 RULE_CODES = frozenset({"PC406", "PC407", "PC408", "PC409", "PC410", "PC411", "PC414", "PC417", "PC418", "PC419"})
 """The codes of prompts that break a rule."""
@@ -80,11 +76,6 @@ class Law:
     name: str
     over: Over
     check: Callable[..., None]
-
-    @property
-    def statement(self) -> str:
-        """The law in one sentence."""
-        return (self.check.__doc__ or "").strip().partition("\n")[0]
 
 
 def hold(holds: bool, wrong: str, *about: object) -> None:
@@ -269,36 +260,6 @@ LAWS = (
     Law(name="grammars accept prompts", over=Over.PROMPT, check=grammars_accept_prompts),
 )
 """Every law that needs no model."""
-
-
-def check_law(law: Law, subject: Subject, *, max_examples: int = 100) -> None:
-    """Check one law that needs no model on one schema, with the same examples every time."""
-    if law.over is Over.SCHEMA:
-        law.check(subject)
-    elif law.over is Over.PROMPT:
-        check_prompts(subject, law.check, max_examples=max_examples)
-    else:
-        _over_named(law, subject, max_examples)
-
-
-def _over_named(law: Law, subject: Subject, max_examples: int) -> None:
-    @settings(max_examples=max_examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False)
-    @given(named=named_modules(subject.schema))
-    def check(named: frozenset[str]) -> None:
-        law.check(subject, named)
-
-    check()
-
-
-def check_laws(schema: SchemaSource, *, max_examples: int = 100) -> None:
-    """Check every law that needs no model on one schema.
-
-    Raises:
-        BrokenLaw: the first law that does not hold, for the smallest example.
-    """
-    subject = Subject(schema)
-    for law in LAWS:
-        check_law(law, subject, max_examples=max_examples)
 
 
 def shape(schema: CheckedSchema) -> tuple[object, ...]:

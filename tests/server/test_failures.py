@@ -25,7 +25,7 @@ from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests.laws.faults import FaultyStore, LosingStore, RefusingStore, by_seed
+from tests.laws.faults import FaultyStore, LosingStore, RefusingStore, always
 from tests.server.conftest import (
     CHAT,
     CHATS,
@@ -132,7 +132,7 @@ def test_logits_that_are_not_finite_are_an_error_of_the_server(
 @pytest.mark.parametrize("kind", [LosingStore, RefusingStore])
 def test_a_store_that_fails_costs_no_answer(engine: Engine, kind: type[FaultyStore]) -> None:
     """Answers are the same over a store that finds nothing again, and over one that refuses everything."""
-    store = kind(open_store(None, engine.model.shape), by_seed(0, 1.0))
+    store = kind(open_store(None, engine.model.shape), always)
     failing = Engine(engine.model, engine.tokenizer, store=store)
     failing.add_schema(TRAVEL)
 
