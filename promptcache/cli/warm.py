@@ -85,7 +85,7 @@ def _estimates(schemas: Sequence[CheckedSchema], options: EngineOptions, show: P
     for schema in schemas:
         layout, variants = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, variants, limits.tokenizer)
-        pairs = (pair.encoding for pair in pair_encodings(layout, variants))
+        pairs = (encoding for _, encoding in pair_encodings(layout, variants))
         encodings = chain((each.encoding for each in variants), (encoding for _, encoding in members), pairs)
         sizes = {each.digest: each.num_tokens for each in tracked(encodings, show, f"{schema.name}, encodings")}
         found.append(

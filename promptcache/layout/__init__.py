@@ -22,7 +22,6 @@ from promptcache.layout.plan import (
 from promptcache.layout.rendering import Rendering, render
 from promptcache.layout.repair import attended_plan
 from promptcache.layout.run_variants import (
-    Pair,
     find_variant,
     pair_encodings,
     run_variants,
@@ -52,7 +51,6 @@ __all__ = [
     "LeafKind",
     "Level",
     "Origin",
-    "Pair",
     "Piece",
     "Plan",
     "Rendering",

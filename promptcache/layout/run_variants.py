@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import ChainMap
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
 
 from promptcache.language import CheckedScaffold, Context, Placement
 from promptcache.layout.encoding import Encoding, closed_up
@@ -142,27 +141,15 @@ def may_be_previous(layout: Layout, other: Run) -> bool:
     return collection_of(other) not in layout.collections or sees_previous(layout, other)
 
 
-class Pair(NamedTuple):
-    """An encoding of the module `path` behind the module `previous`."""
-
-    path: str
-    previous: str
-    encoding: Encoding
-
-
-def pair_encodings(
-    layout: Layout, variants: Sequence[Variant], modules: Container[str] | None = None
-) -> Iterator[Pair]:
-    """Yield the encodings of each module behind each module that may be the one before it in a prompt.
+def pair_encodings(layout: Layout, variants: Sequence[Variant]) -> Iterator[tuple[str, Encoding]]:
+    """Yield the path and the encoding of each module behind each module that may be the one before it in a prompt.
 
     These are all that prompts without members of collections use of modules with `context="previous"`, besides
     `variants`. Modules that a rule forbids together are not left out.
 
     Args:
         variants: The result of `run_variants(layout)`.
-        modules: Paths of the modules that both are of; None means all.
     """
-    schema = layout.schema
     plain = [
         (run, variant)
         for run in layout.runs
@@ -171,27 +158,18 @@ def pair_encodings(
     variants_of: dict[str, list[Variant]] = {}
     for run, variant in plain:
         variants_of.setdefault(run.module, []).append(variant)
-    together = {
-        path: [each for other in (path, *schema.guaranteed[path]) for each in variants_of.get(other, ())]
-        for path in variants_of
-    }
     for number, (run, own) in enumerate(plain):
-        if not sees_previous(layout, run) or (modules is not None and run.module not in modules):
+        if not sees_previous(layout, run):
             continue
-        before = {variant.index: variant for other, variant in plain[:number] if other.stop <= run.start}
-        others = {
-            index for index in before.keys() - set(own.sees) if may_be_previous(layout, layout.runs[before[index].run])
-        }
+        before = {variant.index: (other, variant) for other, variant in plain[:number] if other.stop <= run.start}
+        others = {index for index in before.keys() - set(own.sees) if may_be_previous(layout, before[index][0])}
         for index in sorted(others):
-            previous = before[index]
-            path = previous.module(layout)
-            if modules is not None and path not in modules:
-                continue
-            if all(each.index <= index or each.index not in others for each in together[path]):
-                seen = sorted({*own.sees, *previous.sees, index})
-                there = [(layout.runs[before[each].run], before[each]) for each in seen]
-                behind = _behind_previous(layout, run, own, there).encoding
-                yield Pair(run.module, path, behind)
+            previous, variant = before[index]
+            together = (previous.module, *layout.schema.guaranteed[previous.module])
+            last = max(each.index for path in together for each in variants_of.get(path, ()) if each.index in others)
+            if index == last:
+                there = [before[each] for each in sorted({*own.sees, *variant.sees, index})]
+                yield run.module, _behind_previous(layout, run, own, there).encoding
 
 
 def find_variant(variants: Sequence[Variant], run: int, scaffold: str | None) -> Variant | None:

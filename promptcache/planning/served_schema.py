@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,7 +12,6 @@ from promptcache.language import CheckedSchema, Member, Placement, Repair, Selec
 from promptcache.layout import (
     Encoding,
     Layout,
-    Pair,
     Plan,
     Variant,
     check_length,
@@ -73,9 +72,9 @@ class ServedSchema:
         """Yield the path and the encoding of each member of its collections, as `layout.member_encodings`."""
         return member_encodings(self.schema, self.members, self.layout, self.variants, self.tokenizer, self.codec)
 
-    def pair_encodings(self, modules: Container[str] | None = None) -> Iterator[Pair]:
-        """Yield the encodings of each module behind others, as `layout.pair_encodings`."""
-        return pair_encodings(self.layout, self.variants, modules)
+    def pair_encodings(self) -> Iterator[tuple[str, Encoding]]:
+        """Yield the path and the encodings of each module behind others, as `layout.pair_encodings`."""
+        return pair_encodings(self.layout, self.variants)
 
     def plan(
         self,

@@ -38,12 +38,10 @@ def warm(
     catalog.check_open()
 
     def made(served: ServedSchema) -> Iterator[Encoding]:
-        for path, encoding in served.member_encodings() if members else ():
+        of_members = served.member_encodings() if members else ()
+        for path, encoding in chain(of_members, served.pair_encodings() if pairs else ()):
             catalog.describe(served.schema.name, {encoding: path})
             yield encoding
-        for pair in served.pair_encodings() if pairs else ():
-            catalog.describe(served.schema.name, {pair.encoding: pair.path})
-            yield pair.encoding
 
     chosen = catalog.schemas if name is None else (catalog.find(name),)
     return tuple(_warm(served, executor, progress, partial(made, served)) for served in chosen)
