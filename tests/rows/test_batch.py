@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidGeneration
@@ -17,7 +17,6 @@ from promptcache.rows.coalesce import Copies
 from promptcache.rows.link import SharedSegment, coalesced_segments, shared_segments
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests.conftest import law_examples
 from tests.rows.test_coalesce import contents, segment, segments
 
 SCHEMAS = (
@@ -49,23 +48,6 @@ def engine_of(model: Model) -> Engine:
 
 
 ENGINE = engine_of(tiny_model())
-APART = engine_of(tiny_model())
-APART._executor.copies = Copies(APART.model, small_tokens=0)  # coalesces nothing
-
-
-@pytest.mark.law
-@given(
-    prompts=st.lists(st.sampled_from(PROMPTS), min_size=1, max_size=6),
-    length=st.integers(1, 9),
-    batching=st.sampled_from([ENGINE, APART]),
-)
-@settings(max_examples=law_examples(0.15))
-def test_a_batch_answers_like_single_requests(prompts: list[str], length: int, batching: Engine) -> None:
-    """A request gets the same tokens alone and in any batch, with and without coalescing."""
-    together = batching.generate_batch(prompts, max_new_tokens=length, **GREEDY)
-
-    alone = [ENGINE.generate(prompt, max_new_tokens=length, **GREEDY) for prompt in prompts]
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
 
 
 def test_batches_are_cut_by_memory() -> None:

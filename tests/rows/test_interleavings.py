@@ -18,6 +18,7 @@ from promptcache.attention import PassTokens, pass_attention
 from promptcache.attention.kernel_calls import KernelAttention
 from promptcache.attention.portable import PortableBackend
 from promptcache.kv import KV, KVMemory, LayerViews
+from promptcache.language import Placement
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
@@ -275,3 +276,16 @@ def test_tails_take_the_least_memory_of_their_sizes() -> None:
     for each in (*small, large):
         tails.give_back(each)
     assert tails.nbytes == 0
+
+
+def test_segments_are_views_of_the_store() -> None:
+    """Linking copies no KV: every segment reads the store's own memory."""
+    plan = plan_for(PROMPT, placement=Placement.FIXED)
+    executor = serve(plan.layout.schema).executor
+    handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    batch = Batch(executor.model)
+    row = batch.join(plan.tokens, handles)
+
+    memory = {each.keys.untyped_storage().data_ptr() for each in handles.values()}
+    assert {segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in batch.segments(row)} <= memory
+    assert row.num_copied == 0
