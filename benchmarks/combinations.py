@@ -64,7 +64,7 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
     engine = Engine(model, CharacterTokenizer(), history=False)
     engine.add_schema(f'<schema name="bench" separator="">{modules}</schema>')
     plan = engine.plan(f'<prompt schema="bench">{used}{letters(draw, num_new)}</prompt>')
-    linked, handles = plan.tokens, prepare(plan, engine._executor).fetched.handles
+    linked, handles = plan.tokens, prepare(plan, engine._executor).fetched.kv_of
     parts = [handles[part.encoding] for part in linked.parts]
     whole = KV(
         keys=torch.cat([part.keys for part in parts], dim=2), values=torch.cat([part.values for part in parts], dim=2)

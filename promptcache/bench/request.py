@@ -91,4 +91,4 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
     served = serve_schema(schema, tokenizer, model.context_length, placement=choose_placement(model))
     plan = served.plan(resolve_prompt(prompt, schema))
     prepared = prepare(plan, Executor(model, Store(model.shape), lambda: "bench"))
-    return PlannedRequest(tokens=plan.tokens, handles=prepared.fetched.handles)
+    return PlannedRequest(tokens=plan.tokens, handles=prepared.fetched.kv_of)

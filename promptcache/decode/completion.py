@@ -229,7 +229,7 @@ def completion(
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=plan.level,
         repair=str(plan.repair),
-        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.handles),
+        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.kv_of),
         usage=Usage(
             num_reused_tokens=plan.num_reused_tokens,
             num_history_tokens=num_found,

@@ -70,7 +70,7 @@ class Decoder:
             job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
         if (streamer := job.request.options.streamer) is not None:
             streamer.put(torch.tensor([tokens.used_ids]))
-        job.row = self._batch.join(tokens, prepared.fetched.handles, prepared.recalled)
+        job.row = self._batch.join(tokens, prepared.fetched.kv_of, prepared.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self.running.append(job)

@@ -61,7 +61,7 @@ def logits_batch(plans: Sequence[Plan], executor: Executor) -> tuple[torch.Tenso
     """Return the logits `[N, V]` of the N new tokens of each plan, in position order."""
     found: list[list[torch.Tensor]] = [[] for _ in plans]
     prepared = (prepare(plan, executor) for plan in plans)
-    joining = ((each.plan.tokens, each.fetched.handles) for each in prepared)
+    joining = ((each.plan.tokens, each.fetched.kv_of) for each in prepared)
     for index, logits in _compute(Batch(executor.model, executor.copies), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
@@ -115,7 +115,7 @@ def _predictions(
     The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
     """
     prepared = prepare(plan, executor)
-    tokens, stored = prepared.plan.tokens, prepared.fetched.handles
+    tokens, stored = prepared.plan.tokens, prepared.fetched.kv_of
     batch = Batch(executor.model, executor.copies)
     row = batch.join(tokens, stored)
     own_ids = tokens.token_ids

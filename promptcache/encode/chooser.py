@@ -33,11 +33,11 @@ class Chooser:
         self._chosen: OrderedDict[int, frozenset[int]] = OrderedDict()  # positions, by a hash of the question
         self._lock = new_lock()
 
-    def choose(self, plan: Plan, handles: Mapping[Encoding, KV], salt: str | None) -> Plan:
+    def choose(self, plan: Plan, kv_of: Mapping[Encoding, KV], salt: str | None) -> Plan:
         """Return the plan that computes the chosen tokens again; the same plan if it has nothing to choose.
 
         Args:
-            handles: KV of the encodings that the plan has parts of.
+            kv_of: KV of the encodings that the plan has parts of.
             salt: A choice is kept for requests of the same salt, so that no other one shows by its time what was asked.
         """
         if not plan.awaits_choice:
@@ -49,7 +49,7 @@ class Chooser:
             if (positions := self._chosen.get(key)) is not None:
                 self._chosen.move_to_end(key)
                 return plan.recompute(positions)
-        made = attended_plan(plan, attention_weights(question, handles, self._model, self._copies, CHUNK_TOKENS))
+        made = attended_plan(plan, attention_weights(question, kv_of, self._model, self._copies, CHUNK_TOKENS))
         positions = frozenset(position for piece in made.repaired for position in piece.position_ids)
         with self._lock:
             self._chosen[key] = positions

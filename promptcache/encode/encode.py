@@ -156,9 +156,9 @@ def _tokens(chain: Chain) -> RequestTokens:
 
 
 def stored(store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]) -> KV:
-    """Put keys and values into a store and return their handle.
+    """Put keys and values into a store and return them as stored.
 
-    If the store refuses them, `on_fault` is called with the reason, and the handle owns its memory.
+    If the store refuses them, `on_fault` is called with the reason, and the result owns its memory.
     """
     try:
         return store.put(recipe, *kv)

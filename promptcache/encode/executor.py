@@ -40,7 +40,7 @@ class Fetched:
     """KV of encodings, with the work of fetching them.
 
     Attributes:
-        handles: KV of each wanted encoding.
+        kv_of: KV of each wanted encoding.
         encoded: Encodings that were computed, contexts included.
         encode_s: Seconds to compute them.
         tiers: The tier that held each of the others.
@@ -48,7 +48,7 @@ class Fetched:
         faults: Store faults that did not stop the request, one sentence each.
     """
 
-    handles: Mapping[Encoding, KV]
+    kv_of: Mapping[Encoding, KV]
     encoded: frozenset[Encoding]
     encode_s: float
     tiers: Mapping[Encoding, Tier]
@@ -196,7 +196,7 @@ class Executor:
         if encoded:
             faults += self.store.faults()
         return Fetched(
-            handles={each: held[each] for each in wanted},
+            kv_of={each: held[each] for each in wanted},
             encoded=frozenset(encoded),
             encode_s=time.perf_counter() - started if encoded else 0.0,
             tiers={each: lookups[each].tier for each in wanted if each not in encoded},
@@ -224,7 +224,7 @@ class Executor:
             position_ids=tokens.position_ids[start:stop],
             context=tuple(part for each in recalled.stretches if each.start <= start for part in each.parts),
         )
-        ((_, kv),) = compute(self.model, [(wanted,)], recalled.handles, partial(self._check, check))
+        ((_, kv),) = compute(self.model, [(wanted,)], recalled.kv_of, partial(self._check, check))
         if not self.model.is_unchanged():
             return 0
         return self.history.keep(recalled, (), tuple(zip(*kv, strict=True)))
@@ -299,10 +299,10 @@ class Executor:
         else:
             self.model.check_unchanged()
             return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
-        handles: dict[Encoding, KV] = {}
+        kv_of: dict[Encoding, KV] = {}
         for each in encodings:
-            handles.update(self._computed([(each,)], {**held, **handles}, faults))
-        return handles
+            kv_of.update(self._computed([(each,)], {**held, **kv_of}, faults))
+        return kv_of
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
         keys = {each: self.key(each) for each in encodings}

@@ -71,7 +71,7 @@ def prepare(
     refined = time.perf_counter()
     fetched = executor.fetch([part.encoding for part in plan.tokens.parts], progress)
     at = time.perf_counter()
-    plan = executor.chooser.choose(plan, fetched.handles, salt)
+    plan = executor.chooser.choose(plan, fetched.kv_of, salt)
     choose_s = time.perf_counter() - at
     recalled = executor.recall(plan.tokens, salt) if history else None
     return Prepared(
@@ -93,5 +93,5 @@ def linked_logits(plan: Plan, executor: Executor, *, num_last: int | None = None
     prepared = prepare(plan, executor)
     batch = Batch(executor.model, executor.copies)
     tokens = prepared.plan.tokens
-    row = batch.join(tokens, prepared.fetched.handles)
+    row = batch.join(tokens, prepared.fetched.kv_of)
     return batch.step([(row, tokens.token_ids)], num_last=num_last)

@@ -1,6 +1,6 @@
-"""Encodings and KV parts: handles of KV that is computed once. A handle holds no tensors.
+"""Encodings and KV parts: names of KV that is computed once, without tensors.
 
-A handle has tokens, their positions and their context. Its digest is its identity: equal digests mean equal KV, in
+An encoding has tokens, their positions and their context. Its digest is its identity: equal digests mean equal KV, in
 any schema or request. A digest does not depend on a model.
 """
 

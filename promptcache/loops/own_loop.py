@@ -29,7 +29,7 @@ class _LinkedRows:
 
     def __init__(self, plan: Plan, executor: Executor) -> None:
         prepared = prepare(plan, executor)
-        tokens, stored = prepared.plan.tokens, prepared.fetched.handles
+        tokens, stored = prepared.plan.tokens, prepared.fetched.kv_of
         self._batch = Batch(executor.model, executor.copies)
         row, own_ids = self._batch.join(tokens, stored), tokens.token_ids[:-1]
         for start in range(0, len(own_ids), CHUNK_TOKENS):

@@ -430,7 +430,7 @@ def _by_layer(kv: KV) -> OwnKV:
 def _known(found: Recalled, model: Model) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the keys and values `[L, Hkv, T, D]` that history has of a row."""
     stretch, none = found.stretches[0], KV.empty(model.shape, 0)
-    held = [(stretch.handles[part.encoding], part.num_tokens) for part in stretch.parts]
+    held = [(stretch.kv_of[part.encoding], part.num_tokens) for part in stretch.parts]
     keys = torch.cat([none.keys, *(handle.keys[:, :, :size] for handle, size in held)], dim=2)
     values = torch.cat([none.values, *(handle.values[:, :, :size] for handle, size in held)], dim=2)
     return keys, values

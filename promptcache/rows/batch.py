@@ -60,20 +60,20 @@ class Batch:
     def join(
         self,
         tokens: RequestTokens,
-        handles: Mapping[Encoding, KV],
+        kv_of: Mapping[Encoding, KV],
         recalled: Recalled | None = None,
     ) -> Row:
         """Add a request. Nothing is computed.
 
         Args:
             tokens: Its new tokens are not computed before they are passed to `step`.
-            handles: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
+            kv_of: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
             recalled: The own tokens with the KV that history has of them. The others are the request's new tokens.
         """
         self._model.check_vocabulary(tokens.token_ids)
         if recalled is not None:
             tokens = recalled.new_tokens
-        stored, growing = linked_segments(tokens, handles, recalled)
+        stored, growing = linked_segments(tokens, kv_of, recalled)
         self._copies.count_use(stored, tokens.position_ids)
         row = Row(
             tokens=tokens,

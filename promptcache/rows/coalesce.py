@@ -122,42 +122,42 @@ class Copies:
     def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
         """Return a copy of segments, and the number of tokens that were copied now."""
         content, num_tokens = _content(group), _num_tokens(group)
-        if (handle := self._unkept.get(content)) is not None:
-            return _segment(handle, group), 0
+        if (kv := self._unkept.get(content)) is not None:
+            return _segment(kv, group), 0
         if self._memory is not None and (kept := self._kept(self._memory, group, 1)) is not None:
             return kept
-        handle = KV.empty(self._model.shape, num_tokens)
-        self._fill(handle, group)
+        kv = KV.empty(self._model.shape, num_tokens)
+        self._fill(kv, group)
         with self._lock:
-            self._unkept[content] = handle
-        return _segment(handle, group), num_tokens
+            self._unkept[content] = kv
+        return _segment(kv, group), num_tokens
 
     def _kept(self, memory: KVMemory, group: Sequence[Segment], uses: int) -> tuple[Segment, int] | None:
         """As `_one`, with a copy that the memory store keeps; None if there is no room for it."""
         key = (self._owner, _content(group))
-        if (handle := memory.find(key)) is not None:
-            return _segment(handle, group), 0
+        if (kv := memory.find(key)) is not None:
+            return _segment(kv, group), 0
         num_tokens = _num_tokens(group)
         cost = _COPY_COST * num_tokens
-        handle = memory.allocate(num_tokens, cost, uses)
-        if handle is None:
+        kv = memory.allocate(num_tokens, cost, uses)
+        if kv is None:
             return None
-        self._fill(handle, group)
-        memory.keep(key, handle, cost, uses=uses)
-        return _segment(handle, group), num_tokens
+        self._fill(kv, group)
+        memory.keep(key, kv, cost, uses=uses)
+        return _segment(kv, group), num_tokens
 
-    def _fill(self, handle: KV, group: Sequence[Segment]) -> None:
+    def _fill(self, kv: KV, group: Sequence[Segment]) -> None:
         start = 0
         for segment in group:
             stop = start + segment.num_tokens
             keys = segment.kv.keys[:, :, segment.start : segment.stop]
-            copied = handle.keys[:, :, start:stop]
+            copied = kv.keys[:, :, start:stop]
             if segment.is_shifted:
                 encoded, placed = segment.encoded_array(), segment.position_array()
                 self._model.relocation.move(keys, torch.from_numpy(encoded), torch.from_numpy(placed), out=copied)
             else:
                 copied.copy_(keys)
-            handle.values[:, :, start:stop].copy_(segment.kv.values[:, :, segment.start : segment.stop])
+            kv.values[:, :, start:stop].copy_(segment.kv.values[:, :, segment.start : segment.stop])
             start = stop
 
 
@@ -182,10 +182,10 @@ def _num_tokens(group: Iterable[Segment | KVPart]) -> int:
     return sum(segment.num_tokens for segment in group)
 
 
-def _segment(handle: KV, group: Iterable[Segment]) -> Segment:
+def _segment(kv: KV, group: Iterable[Segment]) -> Segment:
     """Return the segment of a copy of others."""
     parts = tuple(part for segment in group for part in segment.parts)
-    return Segment(kv=handle, start=0, stop=_num_tokens(parts), parts=parts)
+    return Segment(kv=kv, start=0, stop=_num_tokens(parts), parts=parts)
 
 
 def open_copies(model: Model, memory: KVMemory) -> Copies:

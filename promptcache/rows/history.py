@@ -59,7 +59,7 @@ class OwnStretch:
         salt: The salt of the request.
         parts: KV parts of its first tokens that history has, in position order.
         num_shared_parts: Number of these parts that are `SHARED`; they come first.
-        handles: KV of the encodings of the parts.
+        kv_of: KV of the encodings of the parts.
     """
 
     start: int
@@ -70,7 +70,7 @@ class OwnStretch:
     salt: Salt
     parts: tuple[KVPart, ...] = ()
     num_shared_parts: int = 0
-    handles: Mapping[Encoding, KV] = field(default_factory=dict)
+    kv_of: Mapping[Encoding, KV] = field(default_factory=dict)
 
     @property
     def num_found(self) -> int:
@@ -112,9 +112,9 @@ class Recalled:
         )
 
     @property
-    def handles(self) -> dict[Encoding, KV]:
+    def kv_of(self) -> dict[Encoding, KV]:
         """KV of all encodings of the found parts."""
-        return {encoding: handle for each in self.stretches for encoding, handle in each.handles.items()}
+        return {encoding: kv for each in self.stretches for encoding, kv in each.kv_of.items()}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -154,7 +154,7 @@ class _Prefix:
     """The first `num_tokens` tokens of a node, on the path of a stretch through its tree."""
 
     node: _Node
-    handle: KV
+    kv: KV
     num_tokens: int
 
 
@@ -235,7 +235,7 @@ class History:
 
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
         parts: list[KVPart] = []
-        handles: dict[Encoding, KV] = {}
+        kv_of: dict[Encoding, KV] = {}
         position, num_shared_parts = stretch.first, 0
         for step in self._path(stretch, token_ids):
             encoding = step.node.encoding
@@ -247,9 +247,9 @@ class History:
                 )
             parts.append(encoding.whole)
             num_shared_parts += step.node.salt is SHARED
-            handles[encoding] = step.handle
+            kv_of[encoding] = step.kv
             position += step.num_tokens
-        return replace(stretch, parts=tuple(parts), num_shared_parts=num_shared_parts, handles=handles)
+        return replace(stretch, parts=tuple(parts), num_shared_parts=num_shared_parts, kv_of=kv_of)
 
     def _path(self, stretch: OwnStretch, token_ids: Sequence[int]) -> list[_Prefix]:
         """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""
@@ -263,12 +263,12 @@ class History:
             if stretch.salt is not SHARED:
                 longer += _chain(node.children, offset, token_ids[at:], stretch.salt)
             found = max(longer, found, key=_num_tokens)
-        handles = [self._memory.find(node) for node, _ in reversed(found)]  # a node is used after those below it
+        kept = [self._memory.find(node) for node, _ in reversed(found)]  # a node is used after those below it
         steps: list[_Prefix] = []
-        for (node, num_tokens), handle in zip(found, reversed(handles), strict=True):
-            if handle is None:
+        for (node, num_tokens), kv in zip(found, reversed(kept), strict=True):
+            if kv is None:
                 break
-            steps.append(_Prefix(node, handle, num_tokens))
+            steps.append(_Prefix(node, kv, num_tokens))
         return steps
 
     def _extend(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
@@ -288,7 +288,7 @@ class History:
         last = path[-1] if path else None
         is_at_end = last is not None and last.num_tokens == len(last.node.token_ids)
         if last is not None and is_at_end and last.node.salt == stretch.salt and last.node.room:
-            num_copied = _append(last.node, last.handle, token_ids[known:], own_kv, at)
+            num_copied = _append(last.node, last.kv, token_ids[known:], own_kv, at)
         rest = token_ids[known + num_copied :]
         if rest:
             branch = last.node.children if last is not None else self._trees.get(stretch.key, {})
@@ -320,15 +320,15 @@ class History:
         capacity = -(-room // _NODE_TOKENS) * _NODE_TOKENS
         cost = cost_at(capacity, stretch.first)
         try:
-            handle = self._memory.allocate(capacity, cost)
+            kv = self._memory.allocate(capacity, cost)
         except torch.OutOfMemoryError:
             return 0
-        if handle is None:
+        if kv is None:
             return 0
         place = (offset, token_ids[0], stretch.salt)
         node = _Node(capacity=capacity, siblings=siblings, place=place)
-        num_copied = _append(node, handle, token_ids, own_kv, at)
-        if self._memory.keep(node, handle, cost, evicted=self._evicted) is None:
+        num_copied = _append(node, kv, token_ids, own_kv, at)
+        if self._memory.keep(node, kv, cost, evicted=self._evicted) is None:
             return 0
         siblings[node.place] = node
         self._nodes.add(node)
@@ -367,11 +367,11 @@ def stretches(tokens: RequestTokens, salt: Salt = None) -> Iterator[OwnStretch]:
             context.append(own.whole)
 
 
-def _append(node: _Node, handle: KV, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+def _append(node: _Node, kv: KV, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
     """Copy KV behind that of a node's tokens, as far as it fits; return the number of tokens."""
     start = len(node.token_ids)
     count = min(len(token_ids), node.room)
-    keys, values = handle.keys, handle.values  # [L, Hkv, C, D]
+    keys, values = kv.keys, kv.values  # [L, Hkv, C, D]
     for layer, (own_keys, own_values) in enumerate(own_kv):
         keys[layer, :, start : start + count].copy_(own_keys[:, at : at + count])
         values[layer, :, start : start + count].copy_(own_values[:, at : at + count])

@@ -25,7 +25,7 @@ from promptcache.rows.segments import Segment, segments_of
 
 def linked_segments(
     tokens: RequestTokens,
-    handles: Mapping[Encoding, KV],
+    kv_of: Mapping[Encoding, KV],
     recalled: Recalled | None = None,
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
     """Return the segments of a request, in position order: those that may be coalesced, and those of its last stretch.
@@ -34,12 +34,12 @@ def linked_segments(
     Its parts that requests of every salt use do not grow with it.
     """
     if recalled is None:
-        return segments_of(tokens.parts, handles), ()
+        return segments_of(tokens.parts, kv_of), ()
     *others, last = recalled.stretches
     kept = [part for each in others for part in each.parts] + [*last.parts[: last.num_shared_parts]]
     parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
-    stored = segments_of(parts, {**handles, **recalled.handles})
-    return stored, segments_of(last.parts[last.num_shared_parts :], last.handles)
+    stored = segments_of(parts, {**kv_of, **recalled.kv_of})
+    return stored, segments_of(last.parts[last.num_shared_parts :], last.kv_of)
 
 
 class SharedSegment(NamedTuple):

@@ -51,13 +51,13 @@ def is_parted(last: int, first: int, new_positions: Sequence[int]) -> bool:
     return bisect_right(new_positions, last) != bisect_left(new_positions, first)
 
 
-def segments_of(parts: Iterable[KVPart], handles: Mapping[Encoding, KV]) -> tuple[Segment, ...]:
+def segments_of(parts: Iterable[KVPart], kv_of: Mapping[Encoding, KV]) -> tuple[Segment, ...]:
     """Return a segment over each part.
 
     Args:
-        handles: KV of their encodings.
+        kv_of: KV of their encodings.
     """
     return tuple(
-        Segment(kv=handles[part.encoding], start=part.start, stop=part.stop, parts=(part,), is_shifted=part.shift != 0)
+        Segment(kv=kv_of[part.encoding], start=part.start, stop=part.stop, parts=(part,), is_shifted=part.shift != 0)
         for part in parts
     )

@@ -31,17 +31,17 @@ _MAX_SCORES = 1 << 23
 
 
 def attention_weights(
-    tokens: RequestTokens, handles: Mapping[Encoding, KV], model: Model, copies: Copies | None, chunk_tokens: int
+    tokens: RequestTokens, kv_of: Mapping[Encoding, KV], model: Model, copies: Copies | None, chunk_tokens: int
 ) -> list[float]:
     """Return how much the new tokens of a request attend to each position up to the last one.
 
     Args:
         tokens: The request. Nothing that is computed for it is kept.
-        handles: KV of the encodings that it has parts of.
+        kv_of: KV of the encodings that it has parts of.
         chunk_tokens: Maximum number of tokens in one forward pass.
     """
     batch = Batch(model, copies)
-    row = batch.join(tokens, handles)
+    row = batch.join(tokens, kv_of)
     layers = middle_layers(model.facts.windows)
     found = torch.zeros(tokens.position_ids[-1] + 1, dtype=torch.promote_types(model.shape.dtype, torch.float32))
     for start in range(0, len(tokens.token_ids), chunk_tokens):

@@ -85,9 +85,9 @@ def _warm(
         num_encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())
         faults += fetched.faults
-        for each, handle in fetched.handles.items():
+        for each, kv in fetched.kv_of.items():
             if each not in fetched.encoded and executor.key(each) in lacking:
-                store.put(executor.recipe(each), handle.keys, handle.values)
+                store.put(executor.recipe(each), kv.keys, kv.values)
         done += sum(each.num_tokens for each in group)
         if progress is not None:
             progress(min(done, total), total)

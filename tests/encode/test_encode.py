@@ -72,10 +72,10 @@ def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSch
 def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """KV computed in chains, batches and chunks equals KV computed one encoding after another."""
     made = encodings_of(schema, tokenizer)
-    together = executor().fetch(made).handles
+    together = executor().fetch(made).kv_of
 
     one_by_one = executor()
-    alone = {each: one_by_one.fetch([each]).handles[each] for each in made}
+    alone = {each: one_by_one.fetch([each]).kv_of[each] for each in made}
 
     assert_alike(together, alone)
 

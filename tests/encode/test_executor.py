@@ -1,4 +1,4 @@
-"""The executor: KV of handles from any schema or none, encoded by any thread."""
+"""The executor: KV of encodings from any schema or none, encoded by any thread."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def executor(copies: Copies | None = None) -> Executor:
 
 def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
     """Return the logits `[N, V]` of the new tokens of a request without a plan."""
-    handles = by.fetch(part.encoding for part in tokens.parts).handles
+    kv_of = by.fetch(part.encoding for part in tokens.parts).kv_of
     batch = Batch(by.model, by.copies)
-    return batch.step([(batch.join(tokens, handles), tokens.token_ids)], num_last=None)
+    return batch.step([(batch.join(tokens, kv_of), tokens.token_ids)], num_last=None)
 
 
 def state_of(xml: str) -> ServedSchema:
@@ -106,7 +106,7 @@ def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: Req
 def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass that ran out of memory is run again when KV was evicted. Without any, the error stays."""
     (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
-    expected = executor().fetch([wanted]).handles[wanted]
+    expected = executor().fetch([wanted]).kv_of[wanted]
     memory, failed = KVMemory(MODEL.shape), []
     made = executor(Copies(MODEL, memory))
     if has_idle:
@@ -123,7 +123,7 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
 
     monkeypatch.setattr(Model, "encode", without_memory)
     if has_idle:
-        found = made.fetch([wanted]).handles[wanted]
+        found = made.fetch([wanted]).kv_of[wanted]
         assert failed
         assert torch.equal(found.keys, expected.keys)
         assert torch.equal(found.values, expected.values)
@@ -192,7 +192,7 @@ def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypat
 
     assert computed[0] == ("second", c)
     assert Counter(computed[1:]) == {("first", a): 1, ("first", b): 1}
-    assert {name: (each.handles.keys(), each.encoded) for name, each in fetched.items()} == {
+    assert {name: (each.kv_of.keys(), each.encoded) for name, each in fetched.items()} == {
         "first": ({a, b}, {a, b}),
         "second": ({b, c}, {c}),
     }

@@ -105,10 +105,10 @@ def _swapped_rows(original: Any, self: Any, tokens: Any, memory: Any) -> None:
     original(self, replace(tokens, start=max(0, tokens.start - 1)), memory)
 
 
-@wrapped("runs are encoded as if they stood at the start", encode.Chain, "position_ids", law=REFERENCE)
-def _from_zero(original: Any, self: Any) -> Any:
-    found = original(self)
-    return tuple(each - found[0] for each in found)
+@wrapped("runs are encoded as if they stood at the start", encode, "_tokens", law=REFERENCE)
+def _from_zero(original: Any, chain: Any) -> Any:
+    found = original(chain)
+    return replace(found, position_ids=tuple(each - found.position_ids[0] for each in found.position_ids))
 
 
 @wrapped("KV is kept in a narrower dtype", Store, "put", law=REFERENCE)
@@ -119,8 +119,8 @@ def _narrow_dtype(original: Any, self: Any, recipe: Any, keys: Any, values: Any)
 @wrapped("KV of another encoding of the same size is fetched", Executor, "fetch", law=REFERENCE)
 def _other_encoding(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     fetched = original(self, *args, **kwargs)
-    by_size = {run.num_tokens: run for run in fetched.handles.values()}
-    return replace(fetched, handles={each: by_size[run.num_tokens] for each, run in fetched.handles.items()})
+    by_size = {run.num_tokens: run for run in fetched.kv_of.values()}
+    return replace(fetched, kv_of={each: by_size[run.num_tokens] for each, run in fetched.kv_of.items()})
 
 
 def _merges(name: str, wrong: Callable[[torch.Tensor], torch.Tensor], **how: Any) -> None:

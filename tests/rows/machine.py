@@ -80,7 +80,7 @@ class StepMachine(RuleBasedStateMachine):
         """A prompt joins."""
         tokens = self.service.plan(data.draw(strategies.prompts(self.schema))).tokens
         fetched = self.service.executor.fetch(part.encoding for part in tokens.parts)
-        self.answered[self.batch.join(tokens, fetched.handles)] = Answered()
+        self.answered[self.batch.join(tokens, fetched.kv_of)] = Answered()
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data(), num_last=st.sampled_from([1, 2, None]))

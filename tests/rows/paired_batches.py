@@ -35,8 +35,8 @@ class Requests:
         self.rows: list[tuple[Row, Row]] = []
         self._tokens = [list(plan.tokens.token_ids) for plan in plans]
         for plan in plans:
-            handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
-            self.rows.append(tuple(batch.join(plan.tokens, handles) for batch in self._batches))
+            kv_of = executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
+            self.rows.append(tuple(batch.join(plan.tokens, kv_of) for batch in self._batches))
         self.step([len(tokens) - 3 for tokens in self._tokens])  # longer than any graph
 
     def step(self, sizes: Sequence[int]) -> float:

@@ -108,9 +108,9 @@ def largest_distance_of_steps(
     batch, chance = Batch(model), random.Random(0)
     wanted, planned = {}, {}
     for plan in plans:
-        handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
-        recalled = half_recalled(model, plan.tokens, handles) if plan is plans[0] else None
-        row = batch.join(plan.tokens, handles, recalled)
+        kv_of = executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
+        recalled = half_recalled(model, plan.tokens, kv_of) if plan is plans[0] else None
+        row = batch.join(plan.tokens, kv_of, recalled)
         more = [chance.randrange(5, 250) for _ in range(chance.randrange(most_later + 1))]
         wanted[row] = [*row.tokens.token_ids, *more]
         planned[row] = continued(plan.tokens, [*plan.tokens.token_ids, *more])
@@ -130,10 +130,10 @@ def largest_distance_of_steps(
     )
 
 
-def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KV]) -> Recalled:
+def half_recalled(model: Model, tokens: RequestTokens, kv_of: Mapping[Encoding, KV]) -> Recalled:
     """Return a request whose first half of own tokens history has."""
     history, batch = History(KVMemory(model.shape)), Batch(model)
-    row = batch.join(tokens, handles)
+    row = batch.join(tokens, kv_of)
     batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
     own = batch.own_kv(row)
     num_kept = history.keep(history.recall(tokens), (), tuple(zip(own.keys, own.values, strict=True)))
@@ -145,9 +145,9 @@ def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding
 def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a forward pass that raised, the same tokens can be computed again."""
     model, plan = default_model(), plan_for(PROMPT)
-    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     batch = Batch(model)
-    row = batch.join(plan.tokens, handles)
+    row = batch.join(plan.tokens, kv_of)
     first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
     batch.step([(row, first)])
     with monkeypatch.context() as patch:
@@ -164,9 +164,9 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass that ran out of memory, after it wrote its KV, is run again when KV was evicted."""
     model, plan, memory = default_model(), plan_for(PROMPT), KVMemory(default_model().shape)
-    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     batch = Batch(model, Copies(model, memory))
-    row = batch.join(plan.tokens, handles)
+    row = batch.join(plan.tokens, kv_of)
     forward = Model.forward
 
     def without_memory(*args: Any, **options: Any) -> torch.Tensor:
@@ -191,14 +191,14 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     are the kernel calls over them for single tokens without a window.
     """
     model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
-    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     windows, calls, shared = [], [], []
     key, prepared, segments = PassTokens.kept_key, KernelAttention._prepared_calls, batches.shared_segments
     monkeypatch.setattr(PassTokens, "kept_key", lambda self, window: windows.append(window) or key(self, window))
     monkeypatch.setattr(KernelAttention, "_prepared_calls", lambda *given: calls.append(1) or prepared(*given))
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
-    first, second = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
+    first, second = batch.join(plan.tokens, kv_of), batch.join(plan.tokens, kv_of)
 
     batch.step([(first, plan.tokens.token_ids), (second, plan.tokens.token_ids)])
     found = []
@@ -229,7 +229,7 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
     monkeypatch.setattr(KV, "layers", recorded)
     batch = Batch(model)
     rows = [
-        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles) for each in plans
+        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).kv_of) for each in plans
     ]
 
     batch.step([(row, [7]) for row in rows])
@@ -246,10 +246,10 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
 def test_own_kv_is_that_of_all_computed_tokens() -> None:
     """The own KV of a row is the same however it was computed, also after the row moved to a larger tail."""
     model, plan = default_model(), plan_for(PROMPT)
-    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
     batch = Batch(model)
-    at_once, one_by_one = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
+    at_once, one_by_one = batch.join(plan.tokens, kv_of), batch.join(plan.tokens, kv_of)
 
     batch.step([(at_once, token_ids)])
     for token_id in token_ids:
@@ -282,10 +282,10 @@ def test_segments_are_views_of_the_store() -> None:
     """Linking copies no KV: every segment reads the store's own memory."""
     plan = plan_for(PROMPT, placement=Placement.FIXED)
     executor = serve(plan.layout.schema).executor
-    handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    kv_of = executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     batch = Batch(executor.model)
-    row = batch.join(plan.tokens, handles)
+    row = batch.join(plan.tokens, kv_of)
 
-    memory = {each.keys.untyped_storage().data_ptr() for each in handles.values()}
+    memory = {each.keys.untyped_storage().data_ptr() for each in kv_of.values()}
     assert {segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in batch.segments(row)} <= memory
     assert row.num_copied == 0
