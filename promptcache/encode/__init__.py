@@ -5,11 +5,10 @@ from promptcache.encode.encode import CHUNK_TOKENS, Progress
 from promptcache.encode.executor import Executor
 from promptcache.encode.prepare import Prepared, Refiner, linked_logits, prepare
 from promptcache.encode.repetition import Promotions, Repetition
-from promptcache.encode.self_test import TOLERANCE, check_linking
+from promptcache.encode.self_test import check_linking
 
 __all__ = [
     "CHUNK_TOKENS",
-    "TOLERANCE",
     "Audit",
     "Distance",
     "Executor",

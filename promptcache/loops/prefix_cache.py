@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import count, pairwise
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
 
 import torch
-from torch.nn.functional import pad
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, Unpicklable, shown, whole
-from promptcache.encode import CHUNK_TOKENS, TOLERANCE
+from promptcache.encode import CHUNK_TOKENS
 from promptcache.kv import KV, Store
-from promptcache.layout import Encoding, KVPart, RequestTokens, num_shared
+from promptcache.layout import RequestTokens, num_shared
 from promptcache.locks import new_lock
 from promptcache.loops.frequent_prefixes import FrequentPrefix
-from promptcache.model import Model, PositionedCache, PositionedDynamicCache, step_cache
+from promptcache.model import Model, PositionedCache, step_cache
 from promptcache.rows import Batch, History, OwnKV, Pass, Recalled
 
 _MIN_SHARED = 64
@@ -29,9 +27,6 @@ _MIN_SHARED = 64
 
 _GROWTH = 0.25
 """Spare room of history: rows branch more often than they continue."""
-
-_SAMPLE_TOKENS = 4
-"""`add` computes so many last tokens of each row again."""
 
 _TOKENS = whole(1, 2**31 - 1, unit="tokens") | None
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -46,13 +41,6 @@ class ServingEngine(Protocol):
     store: Store
 
 
-class _TokenRow(NamedTuple):
-    """The tokens of one row of a batch `[B, T]`, which are its columns from `start` on."""
-
-    start: int
-    token_ids: tuple[int, ...]
-
-
 class PrefixHit(Unpicklable):
     """A batch with the KV that the cache has of it.
 
@@ -64,19 +52,15 @@ class PrefixHit(Unpicklable):
 
     _instead = "call get in the process that runs the model"
 
-    def __init__(
-        self, cache: PrefixCache, rows: Sequence[_TokenRow], input_ids: torch.Tensor, attention_mask: Any
-    ) -> None:
-        self._cache, self._rows = cache, rows
-        self._batch = input_ids, torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        found = [cache._recall(row.token_ids) for row in rows]
+    def __init__(self, cache: PrefixCache, rows: Sequence[tuple[int, ...]]) -> None:
+        self._cache = cache
+        found = [cache._recall(token_ids) for token_ids in rows]
         self._found: Sequence[Recalled] | None = found
         self.num_cached = tuple(each.num_found for each in found)
         self._own = Batch(cache._model)
         self._own_rows = [self._own.join(each.tokens, {}, each) for each in found]
         self._pass = self._own.open([(row, row.tokens.token_ids) for row in self._own_rows])
         self.inputs = _inputs(self._pass, cache._model)
-        self._columns: PositionedDynamicCache | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.num_cached)} rows: {sum(self.num_cached)} tokens cached>"
@@ -94,94 +78,25 @@ class PrefixHit(Unpicklable):
         logits: torch.Tensor = out.logits[0]
         return logits if len(logits) == len(self.num_cached) else logits[self._pass.last()]
 
-    @torch.no_grad()
-    def generate_inputs(self) -> dict[str, Any]:
-        """Return keywords for one call of transformers' `generate`, for `engine.model.hf`.
-
-        They are `input_ids` and `attention_mask` of the batch, and a `DynamicCache` with a copy of the KV. It has the
-        columns of the batch whose tokens are known in all rows.
-
-        Raises:
-            InvalidValue: A row has padding on the right, or `update` got this hit already.
-        """
-        found, model, (input_ids, mask) = self._unused(), self._cache._model, self._batch
-        num_columns = input_ids.shape[1]
-        for index, row in enumerate(self._rows):
-            if row.start + len(row.token_ids) < num_columns:
-                raise InvalidValue(
-                    f"input_ids[{index}] has padding on the right, behind which generate would continue: pad on the "
-                    "left (tokenizer.padding_side = 'left')"
-                )
-        num_held = min(row.start + each.num_found for row, each in zip(self._rows, found, strict=True))
-        self._columns = PositionedDynamicCache()
-        stored = [_known(each, model) for each in found]
-        for layer in range(model.shape.num_layers if num_held else 0):
-            keys, values = (
-                torch.stack(
-                    [
-                        pad(kv[kind][layer][:, : max(0, num_held - row.start)], (0, 0, min(row.start, num_held), 0))
-                        for row, kv in zip(self._rows, stored, strict=True)
-                    ]
-                )
-                for kind in range(2)
-            )  # [B, Hkv, T, D]
-            self._columns.update(keys, values, layer)
-        starts = torch.tensor([[row.start] for row in self._rows])
-        token_ids = input_ids.to(model.device, torch.long)
-        positions = (torch.arange(num_columns) - starts).numpy()
-        self._columns.place(positions, model.hf, model.guard, token_ids=token_ids)
-        return {
-            "input_ids": token_ids,
-            "attention_mask": mask.to(model.device, torch.long),
-            "past_key_values": self._columns,
-        }
-
     def _check(self, out: Any) -> None:
         """Refuse an output that is not that of `inputs`."""
         if getattr(out, "past_key_values", None) is not self.inputs["past_key_values"] or not self._pass.is_computed:
             raise InvalidValue(
-                "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected, or that "
-                "of generate(**hit.generate_inputs(), return_dict_in_generate=True) or of a forward pass over these"
+                "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected"
             )
 
-    def _take(self, cache: PrefixCache, out: Any) -> Sequence[tuple[Recalled, Sequence[int], OwnKV]]:
-        """Return what `PrefixCache.update` stores, once: for each row what was known, new answer tokens, and new KV."""
+    def _take(self, cache: PrefixCache, out: Any) -> list[tuple[Recalled, OwnKV]]:
+        """Return what `PrefixCache.update` stores, once: for each row what was known, and the KV behind it."""
         if self._cache is not cache:
             raise InvalidValue("hit is of another PrefixCache: update the cache whose get returned it")
-        found = self._unused()
-        if self._columns is not None and getattr(out, "past_key_values", None) is self._columns:
-            taken = self._take_columns(found, self._columns, out)
-        else:
-            self._check(out)
-            self._pass.finish()
-            own = (self._own.own_kv(row) for row in self._own_rows)
-            taken = [(each, (), _by_layer(kv)) for each, kv in zip(found, own, strict=True)]
-        self._found = None
-        return taken
-
-    def _take_columns(
-        self, found: Sequence[Recalled], columns: Any, out: Any
-    ) -> list[tuple[Recalled, Sequence[int], OwnKV]]:
-        """Return the KV behind the known tokens of each row, and the tokens of its answer if `generate` made one."""
-        num_columns, num_rows = self._batch[0].shape[1], len(columns.layers[0].keys)
-        answers: list[list[int]] = [[]] * num_rows
-        if (sequences := getattr(out, "sequences", None)) is not None:
-            answers = sequences[:, num_columns : columns.get_seq_length()].tolist()
-        if not len(answers) == num_rows == len(found):
-            raise InvalidValue(
-                f"out has {len(answers)} sequences of {len(found)} rows: update takes one for each row, without beams"
-            )
-        taken = list[tuple[Recalled, Sequence[int], OwnKV]]()
-        for index, (row, each, answer) in enumerate(zip(self._rows, found, answers, strict=True)):
-            new = slice(row.start + each.num_found, num_columns + _num_before_padding(answer))
-            own = [(layer.keys[index, :, new], layer.values[index, :, new]) for layer in columns.layers]
-            taken.append((each, answer, own))
-        return taken
-
-    def _unused(self) -> Sequence[Recalled]:
         if self._found is None:
             raise InvalidValue("hit was used before: each hit updates the cache once. Call get for the next batch")
-        return self._found
+        self._check(out)
+        self._pass.finish()
+        own = (self._own.own_kv(row) for row in self._own_rows)
+        taken = [(each, _by_layer(kv)) for each, kv in zip(self._found, own, strict=True)]
+        self._found = None
+        return taken
 
 
 class PrefixCache(Unpicklable):
@@ -245,21 +160,20 @@ class PrefixCache(Unpicklable):
         """
         rows = _read_rows(input_ids, attention_mask, self._model)
         self._model.check_unchanged()
-        pairs = pairwise(sorted(row.token_ids for row in rows))
+        pairs = pairwise(sorted(rows))
         shared = {first[: num_shared(first, second)] for first, second in pairs}
         most = self._memory.budget_bytes // self._model.shape.token_bytes
         for prefix in sorted((each for each in shared if _MIN_SHARED < len(each) <= most), key=len):
             self._fill(prefix, _MIN_SHARED)
-        return PrefixHit(self, rows, input_ids, attention_mask)
+        return PrefixHit(self, rows)
 
     @torch.no_grad()
     def update(self, hit: PrefixHit, out: Any) -> int:
-        """Keep the KV of the tokens that a forward pass or `generate` computed, as far as there is room.
+        """Keep the KV of the tokens that a forward pass computed, as far as there is room.
 
         Args:
             hit: The result of `get` of this cache. Each hit can be used once.
-            out: The output of the forward pass over `inputs`, or over `generate_inputs()` without the tokens that its
-                cache holds; or the output object of `generate` (`return_dict_in_generate=True`).
+            out: The output of the forward pass over its inputs.
 
         Returns:
             The number of tokens that were stored.
@@ -269,10 +183,7 @@ class PrefixCache(Unpicklable):
             ModelChanged: As for `get`; nothing is stored.
         """
         if not isinstance(hit, PrefixHit):
-            raise InvalidValue(
-                f"hit={shown(hit)} is not allowed: the result of get is expected; add(input_ids, past_key_values) "
-                "keeps KV that was computed elsewhere"
-            )
+            raise InvalidValue(f"hit={shown(hit)} is not allowed: the result of get is expected")
         self._model.check_unchanged()
         with self._lock:
             taken = hit._take(self, out)
@@ -301,45 +212,16 @@ class PrefixCache(Unpicklable):
                 raise InvalidValue(
                     f"prefixes[{index}]={shown(each)} is not allowed: a list of token IDs is expected, at least one"
                 )
-            _check_tokens(each, f"prefixes[{index}]", 0, self._model)
+            _check_tokens(each, f"prefixes[{index}]", self._model)
         return sum(self._fill(tuple(each), 1) for each in sorted(lists, key=len))
-
-    @torch.no_grad()
-    def add(self, input_ids: torch.Tensor, past_key_values: Any, attention_mask: torch.Tensor | None = None) -> int:
-        """Keep KV that was computed elsewhere with this model.
-
-        It is compared with the model's own: all tokens in the first layer, and the last ones of each row in all layers.
-
-        Args:
-            input_ids: `[B, T]`, as for `get`.
-            past_key_values: A `DynamicCache`, or the keys and values `[B, Hkv, T, D]` of each layer, with the KV of
-                exactly these tokens. It is not changed.
-            attention_mask: As for `get`.
-
-        Returns:
-            The number of tokens that were stored.
-
-        Raises:
-            InvalidValue: The KV has another shape or dtype, or is not that of these tokens; nothing is stored.
-            ModelChanged: As for `get`; nothing is stored.
-        """
-        rows = _read_rows(input_ids, attention_mask, self._model)
-        self._model.check_unchanged()
-        given_kv = _read_kv(past_key_values, rows, input_ids.shape, self._model)
-        self._check_given([row.token_ids for row in rows], given_kv)
-        found = [self._recall(row.token_ids) for row in rows]
-        return sum(
-            self._keep(each, (), [(keys[:, each.num_found :], values[:, each.num_found :]) for keys, values in own])
-            for each, own in zip(found, map(_by_layer, given_kv), strict=True)
-        )
 
     def _recall(self, token_ids: tuple[int, ...]) -> Recalled:
         return self._history.recall(_tokens(token_ids))
 
-    def _keep(self, found: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
+    def _keep(self, found: Recalled, own_kv: OwnKV) -> int:
         """Keep KV behind the known tokens of a row, up to the limit of a row; return the number of stored tokens."""
         room = sys.maxsize if self._max_row_tokens is None else max(0, self._max_row_tokens - found.num_found)
-        return self._history.keep(found, answer_ids, [(keys[:, :room], values[:, :room]) for keys, values in own_kv])
+        return self._history.keep(found, (), [(keys[:, :room], values[:, :room]) for keys, values in own_kv])
 
     def _fill(self, prefix: tuple[int, ...], least: int) -> int:
         """Compute and keep a prefix if it lacks more than `least` tokens; return the number of computed ones."""
@@ -350,56 +232,8 @@ class PrefixCache(Unpicklable):
         row = batch.join(found.tokens, {}, found)
         for start in range(0, len(found.missing), CHUNK_TOKENS):
             batch.encode([(row, row.tokens.token_ids[start : start + CHUNK_TOKENS])])
-        self._keep(found, (), _by_layer(batch.own_kv(row)))
+        self._keep(found, _by_layer(batch.own_kv(row)))
         return row.num_own
-
-    def _check_given(self, rows: Sequence[tuple[int, ...]], given_kv: Sequence[KV]) -> None:
-        """Compare KV `[L, Hkv, T, D]` of rows with the model's own.
-
-        The first layer of all tokens shows other tokens, positions and weights. The last tokens of each row are
-        computed in all layers, over the given KV before them.
-        """
-        first, last = Batch(self._model), Batch(self._model)
-        work = [(first.join(_tokens(token_ids), {}), token_ids) for token_ids in rows]
-        layers = count()
-
-        def check() -> None:
-            if next(layers):
-                raise _FirstLayerIsDone
-
-        with suppress(_FirstLayerIsDone):
-            first.encode(work, check)
-        for index, (row, _) in enumerate(work):
-            memory = first.tails.memory(row.tail)
-            self._compare(KV(keys=memory.keys[:1], values=memory.values[:1]), given_kv[index], index, 0)
-        work = []
-        for token_ids, theirs in zip(rows, given_kv, strict=True):
-            known = max(0, len(token_ids) - _SAMPLE_TOKENS)
-            given = Encoding(token_ids=token_ids, position_ids=tuple(range(len(token_ids))))
-            parts = (KVPart(given, 0, known),) if known else ()
-            tokens = RequestTokens(parts=parts, token_ids=token_ids[known:], position_ids=given.position_ids[known:])
-            handles = {given: theirs}
-            work.append((last.join(tokens, handles), tokens.token_ids))
-        last.encode(work)
-        for index, (row, _) in enumerate(work):
-            self._compare(last.own_kv(row), given_kv[index], index, row.tokens.position_ids[0])
-
-    def _compare(self, computed: KV, given: KV, row: int, start: int) -> None:
-        """Compare the KV of a row's tokens from `start` on, in the first layers, with the given one."""
-        for layer, states in enumerate(_by_layer(computed)):
-            for mine, theirs in zip(states, (given.keys[layer], given.values[layer]), strict=True):
-                is_far = _is_far(theirs[:, start:], mine[:, : theirs.shape[1] - start])
-                if is_far.any():
-                    raise InvalidValue(
-                        f"past_key_values[{layer}] differs from the KV of {self._model.facts.name} for token "
-                        f"{start + int(is_far.nonzero()[0])} of input_ids[{row}]; nothing was stored. KV of exactly "
-                        "these tokens and weights is expected, at positions that count the tokens of a row from 0, "
-                        "without padding"
-                    )
-
-
-class _FirstLayerIsDone(Exception):
-    """Ends a forward pass after the KV of the first layer."""
 
 
 def _inputs(opened: Pass, model: Model) -> dict[str, Any]:
@@ -427,25 +261,12 @@ def _by_layer(kv: KV) -> OwnKV:
     return [*zip(kv.keys, kv.values, strict=True)]
 
 
-def _known(found: Recalled, model: Model) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the keys and values `[L, Hkv, T, D]` that history has of a row."""
-    stretch, none = found.stretches[0], KV.empty(model.shape, 0)
-    held = [(stretch.kv_of[part.encoding], part.num_tokens) for part in stretch.parts]
-    keys = torch.cat([none.keys, *(handle.keys[:, :, :size] for handle, size in held)], dim=2)
-    values = torch.cat([none.values, *(handle.values[:, :, :size] for handle, size in held)], dim=2)
-    return keys, values
+def _read_rows(input_ids: object, attention_mask: object, model: Model) -> list[tuple[int, ...]]:
+    """Return the tokens of each row of a batch `[B, T]`.
 
-
-def _num_before_padding(answer: Sequence[int]) -> int:
-    """Return the length of an answer without a run of one token at its end, which pads rows that ended early."""
-    length = len(answer)
-    while length > 1 and answer[length - 1] == answer[length - 2]:
-        length -= 1
-    return length
-
-
-def _read_rows(input_ids: object, attention_mask: object, model: Model) -> list[_TokenRow]:
-    """Read a batch `[B, T]`. The mask is 0 for padding, which may be left or right; None means no padding."""
+    Args:
+        attention_mask: 0 for padding, which may be left or right; None means no padding.
+    """
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2 or input_ids.dtype not in _INTEGERS:
         raise InvalidValue(
             f"input_ids={shown(input_ids)} is not allowed: a tensor of token IDs [B, T] is expected, as int64. For one "
@@ -460,7 +281,7 @@ def _read_rows(input_ids: object, attention_mask: object, model: Model) -> list[
             f"attention_mask={shown(attention_mask)} is not allowed: a tensor {[*input_ids.shape]} of zeros and ones "
             "is expected, as many as input_ids"
         )
-    rows = []
+    rows = list[tuple[int, ...]]()
     for index, (ids, mask) in enumerate(zip(input_ids.tolist(), attention_mask.tolist(), strict=True)):
         columns = [column for column, is_token in enumerate(mask) if is_token]
         if not {*mask} <= {0, 1} or not columns or len(columns) != columns[-1] + 1 - columns[0]:
@@ -468,52 +289,21 @@ def _read_rows(input_ids: object, attention_mask: object, model: Model) -> list[
                 f"attention_mask[{index}]={shown(mask)} is not allowed: ones for the tokens of a row, at least one, "
                 "and zeros for padding left or right of all of them are expected"
             )
-        row = _TokenRow(columns[0], tuple(ids[columns[0] : columns[-1] + 1]))
-        _check_tokens(row.token_ids, f"input_ids[{index}]", row.start, model)
-        rows.append(row)
+        rows.append(tuple(ids[columns[0] : columns[-1] + 1]))
+        _check_tokens(rows[-1], f"input_ids[{index}]", model)
     return rows
 
 
-def _check_tokens(token_ids: Sequence[int], name: str, start: int, model: Model) -> None:
+def _check_tokens(token_ids: Sequence[int], name: str, model: Model) -> None:
     """Refuse tokens that the model does not know, and more than it has positions."""
     if len(token_ids) > model.context_length:
         raise ContextLengthExceeded(
             f"{name} has {len(token_ids):,} tokens, and {model.facts.name} has {model.context_length:,} positions: "
             "shorten it"
         )
-    for index, token_id in enumerate(token_ids):
+    for token_id in token_ids:
         if not 0 <= token_id < model.num_known_tokens:
             raise InvalidValue(
-                f"{name}[{start + index}]={shown(token_id)} is not a token of {model.facts.name}, which has tokens 0 "
-                f"to {model.num_known_tokens - 1}: use its own tokenizer, and an attention_mask that is 0 for padding"
+                f"{name} has {shown(token_id)}, which is not a token of {model.facts.name}, with tokens 0 to "
+                f"{model.num_known_tokens - 1}: use its own tokenizer, and an attention_mask that is 0 for padding"
             )
-
-
-def _read_kv(past_key_values: Any, rows: Sequence[_TokenRow], size: torch.Size, model: Model) -> list[KV]:
-    """Return the KV of each row's tokens, a copy of the caller's; `size` is that of the batch."""
-    shape = model.shape
-    wanted = (size[0], shape.num_kv_heads, size[1], shape.head_dim)
-    layers = getattr(past_key_values, "layers", past_key_values)
-    layers = layers if isinstance(layers, list | tuple) else ()
-    pairs = [(each.keys, each.values) if hasattr(each, "keys") else each for each in layers]
-    found = [each for pair in pairs if isinstance(pair, list | tuple) for each in pair]
-    given = [(*each.shape, each.dtype) if isinstance(each, torch.Tensor) else shown(each) for each in found]
-    other = next((each for each in given if each != (*wanted, shape.dtype)), None)
-    if len(found) != 2 * shape.num_layers or other is not None:
-        raise InvalidValue(
-            f"past_key_values={shown(past_key_values)} is not allowed{f', with {other}' if other else ''}: a "
-            f"DynamicCache, or keys and values of each of {shape.num_layers} layers is expected, tensors {[*wanted]} "
-            f"of {shape.dtype}: the rows, KV heads, tokens and head dim of input_ids and of the engine's model"
-        )
-    keys, values = (torch.stack(found[kind::2]).to(shape.device) for kind in range(2))  # [L, B, Hkv, T, D]
-    columns = [slice(row.start, row.start + len(row.token_ids)) for row in rows]
-    return [KV(keys=keys[:, row, :, some], values=values[:, row, :, some]) for row, some in enumerate(columns)]
-
-
-def _is_far(given: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
-    """Return for each token, bool `[T]`, whether states `[Hkv, T, D]` differ by more than rounding, or have a NaN."""
-    tolerance_of, wide = given.dtype, torch.promote_types(given.dtype, torch.float32)
-    given, computed = given.to(wide), computed.to(wide)
-    distance, size = (torch.linalg.vector_norm(each, dim=(0, 2)) for each in (given - computed, computed))
-    is_near: torch.Tensor = distance <= TOLERANCE.get(tolerance_of, 1e-3) * size
-    return ~is_near

@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from peft.utils.hotswap import hotswap_adapter_from_state_dict
-from transformers import DynamicCache, LlamaForCausalLM, LlamaModel
+from transformers import LlamaForCausalLM, LlamaModel
 
 from promptcache import Engine, PrefixCache
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
