@@ -10,7 +10,7 @@ from promptcache.answers.call_style import call_style
 from promptcache.answers.channels import ChannelSplit, has_channels
 from promptcache.answers.reasoning import ReasoningSplit, SplitText, Tags, last_tag
 from promptcache.layout import Plan
-from promptcache.structured import CallSplit, CallStream, CallStyle, Tool, ToolCall
+from promptcache.structured import CallSplit, CallStyle, Tool, ToolCall
 from promptcache.tokenizer import Tokenizer
 
 
@@ -38,25 +38,17 @@ class AnswerSplit:
         """Whether the answer begins with reasoning, as far as it is known."""
         return self._reasoning.has_reasoning
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether the answer ends inside of a call that is streamed."""
-        return isinstance(self._calls, CallStream) and self._calls.is_cut
-
     def add(self, piece: str) -> SplitText:
         """Add a piece of the text, and return what is known now."""
         known = self._reasoning.add(piece)
-        return known if self._calls is None else self._known(known.reasoning, self._calls.add(known.answer))
+        return known if self._calls is None else SplitText(known.reasoning, self._calls.add(known.answer))
 
     def rest(self) -> SplitText:
         """Return the text that is held back, if no more follows."""
         known = self._reasoning.rest()
         if self._calls is None:
             return known
-        return self._known(known.reasoning, self._calls.add(known.answer) + self._calls.rest())
-
-    def _known(self, reasoning: str, answer: str) -> SplitText:
-        return SplitText(reasoning, answer, self._calls.take() if isinstance(self._calls, CallStream) else ())
+        return SplitText(known.reasoning, self._calls.add(known.answer) + self._calls.rest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +73,9 @@ class AnswerReader:
     tool_names: frozenset[str] = frozenset()
     call_style: CallStyle = field(default_factory=CallStyle)
 
-    def split(self, *, streams_calls: bool = False) -> AnswerSplit:
-        """Return a splitter for one answer; one that streams calls has those that are cut, too."""
-        kind = CallStream if streams_calls else CallSplit
-        calls = kind(self.tool_names, self.call_style) if self.tool_names else None
+    def split(self) -> AnswerSplit:
+        """Return a splitter for one answer."""
+        calls = CallSplit(self.tool_names, self.call_style) if self.tool_names else None
         if self.has_channels:
             return AnswerSplit(ChannelSplit(), calls)
         return AnswerSplit(ReasoningSplit(self.reasoning_tags, is_open=self.reasoning_is_open), calls)

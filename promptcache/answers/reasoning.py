@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 from promptcache.answers.text import num_open
 from promptcache.layout import Plan
-from promptcache.structured import CallPiece
 from promptcache.tokenizer import Tokenizer
 
 _NUM_LAST_TOKENS = 16  # of a prompt, with the tag that it may end with
@@ -20,11 +19,10 @@ Tags: TypeAlias = tuple[str, str]
 
 
 class SplitText(NamedTuple):
-    """A text that is added to the reasoning, one that is added to the answer, and pieces of calls of tools."""
+    """A text that is added to the reasoning, and one that is added to the answer."""
 
     reasoning: str
     answer: str
-    calls: tuple[CallPiece, ...] = ()
 
 
 class ReasoningSplit:

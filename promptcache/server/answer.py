@@ -26,7 +26,7 @@ _Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
 
 @dataclass(slots=True, eq=False)
 class AnswerItem:
-    """A part of an answer that grows: reasoning, text, or a call of a tool with its name; `text` has its arguments."""
+    """A part of an answer: reasoning or text, which grow, or a call with its name; `text` has its arguments."""
 
     kind: _Kind
     index: int
@@ -82,7 +82,7 @@ class AnswerRow:
         """Why the answer has ended, in the words of OpenAI's chats; None if it goes on."""
         if self.completion is None:
             return None
-        if self.calls and not self.split.is_cut:
+        if self.calls:
             return "tool_calls"
         return "stop" if self._text.stopped else str(self.completion.finish_reason)
 
@@ -110,9 +110,8 @@ class AnswerRow:
         self.completion = completion
         last = self._taken(self._text.finish(whole_text(self._decode, completion.token_ids)))
         rest = self.split.rest()
-        return self._grow(
-            SplitText(last.reasoning + rest.reasoning, last.answer + rest.answer, last.calls + rest.calls)
-        )
+        deltas = self._grow(SplitText(last.reasoning + rest.reasoning, last.answer + rest.answer))
+        return deltas + [self._added("function_call", each.arguments, each.name) for each in self.split.calls]
 
     def tokens(self) -> tuple[AnswerToken, ...]:
         """Return the tokens of the text that was taken since the last call."""
@@ -124,11 +123,10 @@ class AnswerRow:
         return self.split.add(piece)
 
     def _grow(self, piece: SplitText) -> list[AnswerDelta]:
-        added: list[tuple[_Kind, str, str]] = [("reasoning", piece.reasoning, ""), ("message", piece.answer, "")]
-        added += [("function_call", arguments, name) for _, name, arguments in piece.calls]
-        return [self._added(*each) for each in added if any(each[1:])]
+        added: list[tuple[_Kind, str]] = [("reasoning", piece.reasoning), ("message", piece.answer)]
+        return [self._added(kind, text) for kind, text in added if text]
 
-    def _added(self, kind: _Kind, text: str, name: str) -> AnswerDelta:
+    def _added(self, kind: _Kind, text: str, name: str = "") -> AnswerDelta:
         begins = bool(name) or not self.items or self.items[-1].kind != kind
         if begins:
             self.items.append(AnswerItem(kind, len(self.items), name))

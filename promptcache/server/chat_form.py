@@ -54,17 +54,14 @@ class ChatForm(AnswerForm):
         return [self._chunk([self._part(index, role)]) for index in range(len(self.answer.rows))]
 
     def add(self, index: int, deltas: Sequence[AnswerDelta]) -> Iterator[str]:
-        """Yield a chunk with text, and one for each piece of a call."""
+        """Yield a chunk with text, and one for each call."""
         row, calls = self.answer.rows[index], self.answer.rows[index].calls
         text, reasoning = (
             "".join(each.text for each in deltas if each.item.kind == kind) for kind in ("message", "reasoning")
         )
         parts = [self.delta(text, reasoning)] if text or reasoning else []
-        for item, arguments, begins in deltas:
-            if item.kind == "function_call":
-                function = {"name": item.name, "arguments": ""} if begins else {"arguments": arguments}
-                call = {**item.call, "function": function} if begins else {"function": function}
-                parts.append({"delta": {"tool_calls": [{"index": calls.index(item), **call}]}})
+        called = [each.item for each in deltas if each.item.kind == "function_call"]
+        parts += [{"delta": {"tool_calls": [{"index": calls.index(item), **item.call}]}} for item in called]
         tokens = row.tokens() if parts else ()
         for part in parts:
             yield self._chunk([self._part(index, part, tokens)])

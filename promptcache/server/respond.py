@@ -211,7 +211,7 @@ class _Responder:
                 raise
             if question.endpoint is not Endpoint.COMPLETIONS:
                 for row in self._answer.rows:
-                    row.split = requests[0].reader.split(streams_calls=True)
+                    row.split = requests[0].reader.split()
             rows = [row for each in requests for row in each.copies(question.body.num_choices)]
             try:
                 for index, each in enumerate(rows):  # a refused row cancels those before it

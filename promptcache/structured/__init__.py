@@ -3,7 +3,6 @@
 This room never imports torch or numpy, and knows no model.
 """
 
-from promptcache.structured.call_stream import CallPiece, CallStream
 from promptcache.structured.call_style import CALL_ID, CallStyle, Elements, common_start
 from promptcache.structured.calls import CallSplit, parse_calls
 from promptcache.structured.forced_calls import CallsOrText, ToolCalls
@@ -25,9 +24,7 @@ from promptcache.structured.types import read_output
 __all__ = [
     "CALL_ID",
     "MAX_TOOLS",
-    "CallPiece",
     "CallSplit",
-    "CallStream",
     "CallStyle",
     "CallsOrText",
     "Choice",

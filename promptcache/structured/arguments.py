@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import math
-import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -24,14 +23,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-
-_IN_TEXT = re.compile(
-    r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-    r'|\\.|(?P<control>[\x00-\x1f])|(?P<end>")|[^\\"]'
-)
-_OUTSIDE = re.compile(r'(?P<start>")|(?P<word>[-+.\w]+)|.', re.DOTALL)
-_OPEN_IN_TEXT = re.compile(r"\\(?:u(?:[0-9a-fA-F]{0,3}|[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?))?\Z")
-_OPEN_OUTSIDE = re.compile(r"[-+.\w]+\Z")
 
 
 def read_json(text: str) -> Any:
@@ -68,49 +59,6 @@ def valid_json(value: Any) -> Any:
 
 
 _DECODER = json.JSONDecoder(strict=False)
-
-
-class ValidJSON:
-    """Makes JSON that a model writes valid, piece by piece, as `read_json` does. Other faults stay."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._in_text = False
-
-    def add(self, piece: str) -> str:
-        """Add a piece, and return the text that is certain now."""
-        text = self._held + piece
-        self._held = ""
-        made, at = list[str](), 0
-        while at < len(text):
-            if found := (_OPEN_IN_TEXT if self._in_text else _OPEN_OUTSIDE).match(text, at):
-                self._held = text[at:]
-                break
-            found = (_IN_TEXT if self._in_text else _OUTSIDE).match(text, at)
-            assert found is not None, "one character always matches"
-            made.append(_valid_token(found))
-            self._in_text ^= found.lastgroup in ("start", "end")
-            at = found.end()
-        return "".join(made)
-
-    def rest(self) -> str:
-        """Return the text that is held back, if no more follows."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _valid_token(found: re.Match[str]) -> str:
-    match found.lastgroup:
-        case "lone":
-            return "\N{REPLACEMENT CHARACTER}"
-        case "control":
-            return f"\\u{ord(found[0]):04x}"
-        case "word":
-            try:
-                return found[0] if math.isfinite(float(found[0])) else "null"
-            except ValueError:
-                return found[0]
-    return found[0]
 
 
 def typed_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:

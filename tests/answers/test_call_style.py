@@ -11,7 +11,7 @@ import pytest
 from promptcache.answers.call_style import call_style
 from promptcache.answers.token_grammars import token_grammars
 from promptcache.diagnostics import InvalidGeneration
-from promptcache.structured import CallStream, ToolCalls, parse_calls, read_tools
+from promptcache.structured import CallSplit, ToolCalls, parse_calls, read_tools
 from promptcache.tokenizer import Before, HubTokenizer, Markup
 from tests.tokenizer.with_controls import with_controls
 
@@ -144,7 +144,7 @@ def test_calls_of_the_template_are_read_and_forced(form: str, calls: list[tuple[
     text = written(tokenizer, calls)
     content, found = parse_calls(f"I look.{text}", NAMES, style)
     assert (content, [(each.name, json.loads(each.arguments)) for each in found]) == ("I look.", calls)
-    split = CallStream(NAMES, style)
+    split = CallSplit(NAMES, style)
     assert "".join(map(split.add, text)) + split.rest() == ""
     assert [(each.name, json.loads(each.arguments)) for each in split.calls] == calls
     assert is_allowed(tokenizer, ToolCalls(TOOLS, style), text)

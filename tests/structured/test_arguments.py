@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidOutput
-from promptcache.structured import CallSplit, CallStream, CallStyle, ToolCalls, parse_calls, read_tools
-from promptcache.structured.arguments import ValidJSON, read_json
+from promptcache.structured import CallSplit, CallStyle, ToolCalls, parse_calls, read_tools
 from tests.structured.test_tools import HERMES, LLAMA, XML, xml
-
-_PIECES = st.sampled_from(
-    [*(r"\ud83d", r"\ude00", r"\u00e9", r"\n", r"\\", '\\"', "\n", "é", "NaN", "1e999", "u", "d83d", " ")]
-)
-_NUMBERS = st.sampled_from(["NaN", "-Infinity", "Infinity", "1e999", "-1E400", "1.5", "0", "null", "true"])
-
-
-@pytest.mark.law
-@given(
-    texts=st.lists(st.lists(_PIECES, max_size=5).map(lambda each: f'"{"".join(each)}"') | _NUMBERS, max_size=4),
-    cuts=st.lists(st.integers(0, 60), max_size=5),
-)
-def test_pieces_are_valid_json(texts: list[str], cuts: list[int]) -> None:
-    """However JSON of a model is cut, the pieces are JSON in UTF-8, and have the value of the whole."""
-    text = f"[{', '.join(texts)}]"
-    places = sorted({0, len(text), *(each for each in cuts if each < len(text))})
-    valid = ValidJSON()
-    made = "".join(valid.add(text[start:stop]) for start, stop in pairwise(places)) + valid.rest()
-    made.encode()
-    assert json.loads(made, parse_constant=pytest.fail) == read_json(text)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +42,6 @@ def test_arguments_without_quotes_have_the_type_of_their_schema(schema: Any, tex
     tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
     _, (call,) = parse_calls(xml("f", x=text), ["f"], XML.of(tools))
     assert json.loads(call.arguments) == {"x": expected}
-
-
-def test_a_streamed_call_without_json_is_an_error() -> None:
-    """A call whose arguments were streamed and are not JSON is an error of this answer."""
-    split = CallStream(["f"], HERMES)
-    with pytest.raises(InvalidOutput, match="the arguments of the call of 'f' are not JSON"):
-        split.add('<tool_call>\n{"name": "f", "arguments": {"a": b}}\n</tool_call>')
 
 
 _KEYS = (

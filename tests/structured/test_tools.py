@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput, InvalidValue
 from promptcache.structured import (
-    CallPiece,
     CallsOrText,
     CallSplit,
-    CallStream,
     CallStyle,
     Choice,
     Elements,
@@ -101,101 +98,6 @@ def test_pieces_are_the_whole(pieces: list[str], style: CallStyle) -> None:
     split = CallSplit(NAMES, style)
     said = "".join(map(split.add, pieces))
     assert (said + split.rest(), split.calls) == parse_calls(text, NAMES, style)
-
-
-_CALLS = st.builds(
-    lambda name, text, space: (
-        f'{{"name":{space}"{name}", "arguments":{space}{{"a": {json.dumps(text)},{space}"b": [{{}}]}}{space}}}'
-    ),
-    st.sampled_from(["f", "g", "other"]),
-    st.text('ab"\\\\{}[]é\n', max_size=8),
-    st.sampled_from(["", " ", "\n"]),
-)
-_TEXTS = {
-    "hermes": (
-        HERMES,
-        st.lists(_CALLS.map(lambda each: f"<tool_call>\n{each}\n</tool_call>") | _PIECES, max_size=5).map("".join),
-    ),
-    "llama": (LLAMA, _CALLS | st.lists(_PIECES, max_size=5).map("".join)),
-    "mistral": (MISTRAL, st.lists(_CALLS, min_size=1, max_size=3).map(lambda each: f"[{', '.join(each)}]")),
-}
-
-
-def streamed(pieces: Iterable[str], style: CallStyle) -> tuple[str, list[ToolCall], CallStream]:
-    """Return the text and the calls that the pieces of a stream are."""
-    split, said, calls = CallStream(NAMES, style), "", list[ToolCall]()
-    for piece in (*pieces, None):
-        said += split.rest() if piece is None else split.add(piece)
-        for index, name, arguments in split.take():
-            if name:
-                assert (index, arguments) == (len(calls), "")
-                calls.append(ToolCall(name, ""))
-            else:
-                assert index == len(calls) - 1
-                calls[-1] = ToolCall(calls[-1].name, calls[-1].arguments + arguments)
-    assert split.calls == tuple(calls)
-    return said, calls, split
-
-
-@pytest.mark.law
-@pytest.mark.parametrize("name", _TEXTS)
-@given(data=st.data())
-def test_streamed_calls_are_those_of_the_whole(name: str, data: st.DataObject) -> None:
-    """However an answer is cut into pieces, they are the text and the calls of one piece, and those of `parse_calls`."""
-    style, texts = _TEXTS[name]
-    text = data.draw(texts)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    said, calls, split = streamed(pieces, style)
-    whole = streamed([text], style)
-    assert (said, calls, split.is_cut) == (whole[0], whole[1], whole[2].is_cut)
-    content, parsed = parse_calls(text, NAMES, style)
-    if all(map(is_json, (each.arguments for each in calls))) and len(parsed) == len(calls):
-        assert [(each.name, json.loads(each.arguments)) for each in calls] == [
-            (each.name, json.loads(each.arguments)) for each in parsed
-        ]
-        assert "".join(said.split()) == "".join(content.split())  # around calls it is left out
-    else:
-        assert "other" in text or split.is_cut or len(calls) > len(parsed)
-
-
-def is_json(text: str) -> bool:
-    """Whether a text is JSON."""
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize(
-    ("style", "text"),
-    [
-        (
-            HERMES,
-            'Hi.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
-        ),
-        (LLAMA, '{"name": "f", "parameters": {"a": "}\\\\\\"{"}}'),
-        (MISTRAL, '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"x": true}, "id": "1"}]'),
-    ],
-)
-def test_a_call_is_streamed_as_it_is_written(style: CallStyle, text: str) -> None:
-    """The name comes as soon as the arguments begin, and each character of these with the piece that has it."""
-    split = CallStream(NAMES, style)
-    first = text.index(': {"') + 2
-    split.add(text[:first])
-    assert split.take() == ()
-    split.add(text[first])
-    assert split.take() == (CallPiece(0, "f", ""), CallPiece(0, "", "{"))
-    split.add(text[first + 1 : first + 4])
-    assert split.take() == (CallPiece(0, "", text[first + 1 : first + 4]),)
-    said, calls, _ = streamed(text, style)
-    assert (said, [json.loads(each.arguments) for each in calls]) == (
-        "Hi." if style is HERMES else "",
-        [json.loads(each.arguments) for each in parse_calls(text, NAMES, style)[1]],
-    )
-    cut = streamed([text[: first + 4]], style)
-    assert (cut[1], cut[2].is_cut) == ([ToolCall("f", text[first : first + 4])], True)
 
 
 @pytest.mark.parametrize("text", ["Hello, world. ", "a < b", "```python\nprint(1)\n```\nDone. ", 'x = {"a": 1}; '])
@@ -302,7 +204,7 @@ def test_calls_in_xml(text: str, content: str, calls: list[Any], forced: bool) -
     found = parse_calls(text, [each.name for each in NOTES], XML)
     assert (found[0], [(each.name, json.loads(each.arguments)) for each in found[1]]) == (content, calls)
     assert accepts(ToolCalls(NOTES, XML), text) is forced
-    split = CallStream([each.name for each in NOTES], XML)
+    split = CallSplit([each.name for each in NOTES], XML)
     assert "".join(map(split.add, text)) + split.rest() == content
     assert [(each.name, json.loads(each.arguments)) for each in split.calls] == calls
 
