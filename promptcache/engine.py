@@ -6,7 +6,6 @@ All methods are thread-safe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 from weakref import WeakSet
@@ -16,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.declared import declared
 from promptcache.decode import (
+    DEFAULT_BATCH_BYTES,
     AsyncService,
     AsyncStream,
     Completion,
@@ -27,7 +27,6 @@ from promptcache.decode import (
     Stream,
     WarmReport,
     answer,
-    answer_batch,
     logits_batch,
     score,
     tokenized_choices,
@@ -60,9 +59,6 @@ from promptcache.rows import History, open_copies, open_graphs
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
 from promptcache.settings import EngineKeywords, EngineSettings
 from promptcache.tokenizer import Tokenizer
-
-DEFAULT_BATCH_BYTES = 2**30
-"""Default limit of the KV of own tokens in one batch."""
 
 DEFAULT_AUDIT_TOKENS = 32
 """Default limit of the places that an audit compares."""
@@ -375,10 +371,7 @@ class Engine(Unpicklable):
         Raises:
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
-        request = self._requests.build(prompt, self._requests.read(options))
-        if request.options.num_return_sequences > 1:
-            return answer_batch([request], self._executor, DEFAULT_BATCH_BYTES)[0]
-        return answer(request, self._executor)
+        return answer([self._requests.build(prompt, self._requests.read(options))], self._executor)[0]
 
     def generate_batch(
         self,
@@ -404,7 +397,7 @@ class Engine(Unpicklable):
         asked = self._requests.read(options)
         asked.check_batch()
         requests = [self._requests.build(each, asked) for each in checked_batch(prompts)]
-        return answer_batch(requests, self._executor, batch_bytes)
+        return answer(requests, self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
         """Answer a prompt piece by piece. Options and errors are those of `generate`, raised before the first piece.
@@ -415,7 +408,7 @@ class Engine(Unpicklable):
         asked = self._requests.read(options)
         asked.check_stream()
         request = self._requests.build(prompt, asked)
-        return Stream(partial(answer, request, self._executor), request.text, request.reader.split())
+        return Stream(request, self._requests)
 
     async def agenerate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a prompt in an event loop of asyncio. Arguments, errors and answers are those of `generate`.

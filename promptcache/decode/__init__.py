@@ -1,6 +1,6 @@
 """Answers: requests with their options, decoded one by one, in batches, and by services."""
 
-from promptcache.decode.answer import answer, answer_batch
+from promptcache.decode.answer import DEFAULT_BATCH_BYTES, answer
 from promptcache.decode.async_service import AsyncService, AsyncStream
 from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.decode.decoder import ServiceObserver
@@ -11,6 +11,7 @@ from promptcache.decode.stream import Stream
 from promptcache.settings import ServiceLimits
 
 __all__ = [
+    "DEFAULT_BATCH_BYTES",
     "AsyncService",
     "AsyncStream",
     "Completion",
@@ -28,7 +29,6 @@ __all__ = [
     "Usage",
     "WarmReport",
     "answer",
-    "answer_batch",
     "called_tools",
     "logits_batch",
     "score",

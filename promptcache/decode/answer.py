@@ -1,15 +1,14 @@
-"""Answer one request, or a batch of requests. A service answers requests that arrive at any time."""
+"""Answer requests together. A service answers requests that arrive at any time."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode.completion import Completion
-from promptcache.decode.decoder import Decoder
 from promptcache.decode.job import job_of
 from promptcache.decode.request import Request
 from promptcache.decode.scheduler import Scheduler
@@ -17,50 +16,13 @@ from promptcache.diagnostics import Cancelled
 from promptcache.encode import CHUNK_TOKENS, Executor
 from promptcache.settings import ServiceLimits
 
+DEFAULT_BATCH_BYTES = 2**30
+"""Default limit of the KV of own tokens in one batch."""
+
 
 def answer(
-    request: Request,
-    executor: Executor,
-    on_token: Callable[[int], object] | None = None,
-    is_cancelled: Callable[[], bool] | None = None,
-) -> Completion:
-    """Answer one request for one sequence.
-
-    Args:
-        on_token: Gets each generated token.
-        is_cancelled: Read between two tokens; if it is true, the request ends.
-
-    Raises:
-        Cancelled: The request was cancelled.
-        The error of the request.
-    """
-    results: list[Completion | BaseException] = []
-
-    def listen(item: int | TokenLogprobs | Completion | BaseException) -> None:
-        if isinstance(item, Completion | BaseException):
-            results.append(item)
-        elif on_token is not None:
-            on_token(item.token_id if isinstance(item, TokenLogprobs) else item)
-
-    with executor.activity:
-        job = job_of(request, listen, executor)
-        decoder = Decoder(executor)
-        try:
-            decoder.join(job, request.prepare(executor))
-            while not results:
-                if is_cancelled is not None and is_cancelled():
-                    raise Cancelled("the request was cancelled")
-                decoder.step()
-        except BaseException as error:
-            decoder.end(job, error)
-            raise
-    (result,) = results
-    if isinstance(result, BaseException):
-        raise result
-    return result
-
-
-def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
+    requests: Sequence[Request], executor: Executor, batch_bytes: int = DEFAULT_BATCH_BYTES
+) -> tuple[Completion, ...]:
     """Answer planned requests together, each with its number of sequences, and return their completions in order.
 
     Args:

@@ -86,8 +86,11 @@ class Scheduler:
         self._waiting.append(job)
 
     def warm_up(self) -> None:
-        """Record the graphs of steps before the first request, where the model has any."""
-        if self._executor.graphs is not None:
+        """Record the graphs of steps before the first request, where the model has any.
+
+        One row alone needs few of them, which are recorded when it does.
+        """
+        if self._executor.graphs is not None and self._limits.max_rows > 1:
             with self._executor.activity:
                 self._executor.graphs.record_all()
 

@@ -1,4 +1,4 @@
-"""Streaming: an answer in pieces of text, while a thread generates it.
+"""Streaming: an answer in pieces of text, while a service generates it.
 
 A piece never ends inside a character.
 """
@@ -6,16 +6,16 @@ A piece never ends inside a character.
 from __future__ import annotations
 
 import queue
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TypeAlias
 
-from promptcache.answers import AnswerSplit, IncrementalText, SplitText, whole_text
+from promptcache.answers import AnswerSplit, IncrementalText, SplitText, TokenLogprobs, whole_text
 from promptcache.decode.completion import Completion
+from promptcache.decode.request import Request, RequestBuilder
+from promptcache.decode.service import Service, ServiceState
 from promptcache.diagnostics import ServiceClosed, Unpicklable
 from promptcache.locks import new_rlock
+from promptcache.settings import ServiceLimits
 
 
 class AnswerPieces:
@@ -47,18 +47,6 @@ class AnswerPieces:
         return part.answer
 
 
-class _Queue:
-    """Queue from the generating thread to the reader: tokens, then the completion or an error."""
-
-    def __init__(self) -> None:
-        self.items: queue.SimpleQueue[int | BaseException | Completion] = queue.SimpleQueue()
-        self.closed = threading.Event()
-
-
-GenerateAnswer: TypeAlias = Callable[[Callable[[int], object], Callable[[], bool]], Completion]
-"""Generates an answer. It passes each token to a function, and ends early if another one returns true."""
-
-
 class Stream(Unpicklable, Iterator[str]):
     """An answer that is being generated. Iterate over it for text; afterwards `completion` has the whole answer.
 
@@ -70,31 +58,23 @@ class Stream(Unpicklable, Iterator[str]):
     _instead = "pickle its completion once it is exhausted"
 
     def __init__(
-        self,
-        answer: GenerateAnswer,
-        text: Callable[[Sequence[int]], str],
-        split: AnswerSplit,
-        on_end: Callable[[Completion], None] | None = None,
+        self, request: Request, requests: RequestBuilder, on_end: Callable[[Completion], None] | None = None
     ) -> None:
-        """Start to answer in a thread of its own.
+        """Start to answer, by a service of its own.
 
         Args:
-            answer: Generates the answer.
-            text, split: As for `AnswerPieces`.
+            request: With one sequence.
+            requests: The builder that made it.
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
         self.completion: Completion | None = None
         self._on_end = on_end
-        self._queue = _Queue()
-        self._pieces = AnswerPieces(text, split)
+        self._items: queue.SimpleQueue[int | TokenLogprobs | Completion | BaseException] = queue.SimpleQueue()
+        self._pieces = AnswerPieces(request.text, request.reader.split())
         self._over = False
         self._reading = new_rlock()  # one thread waits for an item; others would wait for ever at the end
-        self._thread = threading.Thread(
-            target=_produce, args=(answer, self._queue), name="promptcache-stream", daemon=True
-        )
-        # The thread has no reference to the stream, so an unread stream can be deleted.
-        weakref.finalize(self, self._queue.closed.set).atexit = False
-        self._thread.start()
+        self._service = Service(requests, ServiceLimits(max_rows=1))  # it ends with the stream
+        self._service.submit_request(request, self._items.put)
 
     @property
     def reasoning(self) -> str:
@@ -104,13 +84,13 @@ class Stream(Unpicklable, Iterator[str]):
     def __next__(self) -> str:
         with self._reading:
             while not self._over:
-                if not self._thread.is_alive() and self._queue.items.empty():
+                if self._service.state is ServiceState.DEAD and self._items.empty():
                     raise ServiceClosed(
                         "this process was forked after the stream was made, without the thread that answers: make a "
                         "stream in each process, engine.stream()",
                         "worker_dead",
                     )
-                item = self._queue.items.get()
+                item = self._items.get()
                 if isinstance(item, BaseException):
                     self.close()
                     raise item
@@ -121,7 +101,7 @@ class Stream(Unpicklable, Iterator[str]):
                         self._on_end(item)
                     piece = self._pieces.finish(item.token_ids)
                 else:
-                    piece = self._pieces.add(item)
+                    piece = self._pieces.add(item.token_id if isinstance(item, TokenLogprobs) else item)
                 if piece:
                     return piece
         raise StopIteration
@@ -129,8 +109,7 @@ class Stream(Unpicklable, Iterator[str]):
     def close(self) -> None:
         """Stop generating and discard the unread text."""
         self._over = True
-        self._queue.closed.set()
-        self._thread.join()
+        self._service.close()
 
     def __enter__(self) -> Stream:
         return self
@@ -139,19 +118,3 @@ class Stream(Unpicklable, Iterator[str]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _produce(answer: GenerateAnswer, tokens: _Queue) -> None:
-    leave = weakref.finalize(tokens, _leave, tokens.closed, threading.current_thread())
-    try:
-        tokens.items.put(answer(tokens.items.put, tokens.closed.is_set))
-    except BaseException as error:  # noqa: BLE001 - raised again in the reading thread
-        tokens.items.put(error)
-    finally:
-        leave.detach()
-
-
-def _leave(closed: threading.Event, thread: threading.Thread) -> None:
-    """Stop the generating thread at exit: the interpreter aborts if a thread is inside torch then."""
-    closed.set()
-    thread.join()

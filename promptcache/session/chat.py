@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -104,7 +103,7 @@ class Chat(Unpicklable):
             As `Engine.generate`.
         """
         before, question = self.turns, self._next(text, results)
-        completion = answer(self._request(question, results, options), self._requests.executor)
+        (completion,) = answer([self._request(question, results, options)], self._requests.executor)
         self._add(before, question, results, completion)
         return completion
 
@@ -118,12 +117,7 @@ class Chat(Unpicklable):
         before, question = self.turns, self._next(text, results)
         request = self._request(question, results, options)
         request.options.check_stream()
-        return Stream(
-            partial(answer, request, self._requests.executor),
-            request.text,
-            request.reader.split(),
-            lambda completion: self._add(before, question, results, completion),
-        )
+        return Stream(request, self._requests, lambda completion: self._add(before, question, results, completion))
 
     def fork(self) -> Chat:
         """Return a chat with the same conversation that continues by itself. No KV is copied."""

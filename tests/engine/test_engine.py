@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from promptcache import Completion, Prompt, Schema
-from promptcache.decode.stream import _leave
+from promptcache.decode.service import _end
 from promptcache.diagnostics import (
-    Cancelled,
     InvalidValue,
     ModelNotFound,
     PromptError,
     SchemaError,
+    ServiceClosed,
     UnknownSchema,
     UnsupportedModel,
 )
@@ -151,14 +151,21 @@ def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> Non
     assert sorted("".join(pieces)) == sorted(stream.completion.text)
 
 
+def stream_and_thread(engine: Engine, **options: Any) -> tuple[Any, threading.Thread]:
+    """Return a stream and the thread that generates it."""
+    before = {*threading.enumerate()}
+    stream = engine.stream(PROMPT, do_sample=False, **options)
+    (thread,) = (each for each in threading.enumerate() if each not in before and each.name == "promptcache-service")
+    return stream, thread
+
+
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_stream_that_is_closed_or_dropped_stops_generation(engine: Engine, is_closed: bool) -> None:
     """Nothing more is generated than the token that is computed just then."""
     tokens = iter(range(1_000))
     stops = [lambda *_, **__: next(tokens) < 0]
-    stream = engine.stream(PROMPT, max_new_tokens=1_000, eos_token_id=[], stopping_criteria=stops, do_sample=False)
+    stream, thread = stream_and_thread(engine, max_new_tokens=1_000, eos_token_id=[], stopping_criteria=stops)
     next(stream)
-    thread = stream._thread
     if is_closed:
         stream.close()
         assert stream.completion is None
@@ -175,18 +182,20 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
     """At exit the program stops the thread of a running stream, which would abort it otherwise."""
 
     def at_exit() -> list[weakref.finalize]:  # type: ignore[type-arg] # of anything
-        return [each for each in weakref.finalize._registry if each.atexit and each.peek()[1] is _leave]
+        return [each for each in weakref.finalize._registry if each.atexit and each.peek()[1] is _end]
 
-    stream = engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False)
+    before = at_exit()
+    stream, thread = stream_and_thread(engine, max_new_tokens=3_000)
     next(stream)
-    (leave,) = at_exit()
-    leave()
+    (end,) = (each for each in at_exit() if each not in before)
 
-    assert not stream._thread.is_alive()
-    with pytest.raises(Cancelled):
+    end()
+
+    assert not thread.is_alive()
+    with pytest.raises(ServiceClosed):
         list(stream)
     list(engine.stream(PROMPT, **GREEDY))
-    assert at_exit() == []
+    assert at_exit() == before
 
 
 def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:

@@ -345,7 +345,6 @@ def test_prefixes_and_linked_prompts_refuse_a_changed_model() -> None:
     for use in (
         *(partial(hf, **inputs) for inputs in (hit.inputs, linked, copied)),
         partial(cache.update, hit, out),
-        partial(cache.add, rows, DynamicCache()),
     ):
         with pytest.raises(ModelChanged, match="other adapters"):
             use()

@@ -70,7 +70,7 @@ class SchemaServer:
             text=self.tokenizer.decode,
             token_bytes=self.tokenizer.token_bytes,
         )
-        return answer(request, self.executor).token_ids
+        return answer([request], self.executor)[0].token_ids
 
     def renewed(self, schema: CheckedSchema | None = None) -> SchemaServer:
         """Return the same service with an empty store of its own, for another schema if one is given."""

@@ -69,7 +69,7 @@ def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
         text=ByteTokenizer().decode,
         token_bytes=ByteTokenizer().token_bytes,
     )
-    return answer(request, serve(plan.layout.schema, model).executor).token_ids
+    return answer([request], serve(plan.layout.schema, model).executor)[0].token_ids
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
