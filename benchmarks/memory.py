@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TypeAlias
 
 import psutil
 import torch
 
 from benchmarks.common import BenchReport, CharacterTokenizer, Sizes, documents
+from promptcache.encode import prepare
 from promptcache.engine import Engine
 from promptcache.model import Model
+from promptcache.planning import PromptSource
 from promptcache.progress import Progress, silent
+from promptcache.rows import Batch
 
 MIB = 2**20
 
@@ -38,10 +41,10 @@ def compare_memory(
         made = documents(sizes)
         engine.add_schema(made.schema)
         makers = {
-            "prompt cache": partial(engine.link, made.prompt),
-            "DynamicCache": partial(engine.to_dynamic_cache, made.prompt),
+            "prompt cache": partial(_row, engine, made.prompt),
+            "DynamicCache": partial(_copy, engine, made.prompt),
         }
-        found = {name: _live_requests(model, make, num_requests) for name, make in makers.items()}
+        found = {name: _live_requests(make, num_requests) for name, make in makers.items()}
         modules = sizes.cached_tokens * model.shape.token_bytes
         grown = {name: nbytes for name, (nbytes, _) in found.items()}
         make_s = {name: seconds for name, (_, seconds) in found.items()}
@@ -64,26 +67,40 @@ def compare_memory(
     )
 
 
-def _live_requests(model: Model, make: Callable[[], dict[str, Any]], num_requests: int) -> tuple[int, list[float]]:
+_Prefill: TypeAlias = Callable[[], object]
+"""Computes the first pass of a live request. It holds the request."""
+
+
+def _row(engine: Engine, prompt: PromptSource) -> _Prefill:
+    """Return a request as a row, over the KV of all."""
+    executor = engine._executor
+    prepared, batch = prepare(engine.plan(prompt), executor), Batch(engine.model, executor.copies)
+    tokens = prepared.plan.tokens
+    row = batch.join(tokens, prepared.fetched.kv_of)
+    return lambda: batch.step([(row, tokens.token_ids)])
+
+
+def _copy(engine: Engine, prompt: PromptSource) -> _Prefill:
+    """Return a request over a copy of all KV."""
+    inputs = engine.link(prompt)
+    return torch.no_grad()(lambda: engine.model.hf(**inputs, logits_to_keep=1))
+
+
+def _live_requests(make: Callable[[], _Prefill], num_requests: int) -> tuple[int, list[float]]:
     """Return the bytes of resident memory that live requests add, and the seconds to make each of their caches."""
     process = psutil.Process()
-    _prefill(model, make())  # the first forward of a process allocates memory that it keeps
+    make()()  # the first forward of a process allocates memory that it keeps
     _give_back_memory()
     before = process.memory_info().rss
     live, seconds = [], []
     for _ in range(num_requests):
         started = time.perf_counter()
-        inputs = make()
+        prefill = make()
         seconds.append(time.perf_counter() - started)
-        _prefill(model, inputs)
-        live.append(inputs)
+        prefill()
+        live.append(prefill)
     _give_back_memory()  # what forward passes freed belongs to no request
     return process.memory_info().rss - before, seconds
-
-
-@torch.no_grad()
-def _prefill(model: Model, inputs: dict[str, Any]) -> None:
-    model.hf(**inputs, logits_to_keep=1)
 
 
 def _give_back_memory() -> None:

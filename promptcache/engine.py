@@ -42,7 +42,7 @@ from promptcache.encode import Audit, Executor, Progress, Repetition, audit, che
 from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
-from promptcache.loops import dynamic_cache_inputs, linked_inputs
+from promptcache.loops import linked_inputs
 from promptcache.model import Model, as_model, load_model, reference_logits, tell_unused, wrap_tokenizer
 from promptcache.options import OptionKeywords
 from promptcache.planning import (
@@ -518,24 +518,16 @@ class Engine(Unpicklable):
     def link(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
         """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)`.
 
-        The new tokens are prefilled, but for the last one. Stored KV is attended to where it is, and the cache is
-        private to the inputs. They serve one generation.
+        The new tokens are prefilled, but for the last one. All KV is copied. The inputs serve one generation.
 
         Returns:
-            `input_ids` of the whole prompt, its `attention_mask`, and `past_key_values` with all its tokens but the
-            last.
-        """
-        return linked_inputs(self._fitting(prompt, repair, 1), self._executor)
-
-    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
-        """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
-
-        All KV is copied.
+            `input_ids` of the whole prompt, its `attention_mask`, and `past_key_values`: a `DynamicCache` of
+            transformers with all its tokens but the last.
 
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return dynamic_cache_inputs(self._fitting(prompt, repair, 1), self._executor)
+        return linked_inputs(self._fitting(prompt, repair, 1), self._executor)
 
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None

@@ -242,7 +242,7 @@ def _inputs(opened: Pass, model: Model) -> dict[str, Any]:
     The pass does not hold them: a cycle would keep stored KV in use until the garbage collector runs.
     """
     cache = PositionedCache(layers=step_cache(opened, model.shape.num_layers).layers)
-    cache.place(opened.positions[None], model.hf, model.guard)
+    cache.place(opened.positions, model.hf, model.guard)
     return {
         "input_ids": opened.token_ids,
         "position_ids": opened.position_ids,

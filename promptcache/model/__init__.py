@@ -11,7 +11,7 @@ from promptcache.model.options import needs_processors, read_options, tell_unuse
 from promptcache.model.positioned_cache import PositionedCache, PositionedDynamicCache
 from promptcache.model.processors import logits_processors, stopping_criteria
 from promptcache.model.reference import reference_logits, used_tokens
-from promptcache.model.step_layer import linked_cache, step_cache
+from promptcache.model.step_layer import step_cache
 from promptcache.model.tools import function_schema
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "as_model",
     "function_schema",
     "is_quantized",
-    "linked_cache",
     "load_model",
     "logits_processors",
     "needs_processors",

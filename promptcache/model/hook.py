@@ -13,14 +13,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
-from torch.amp import is_autocast_available
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from promptcache.attention import AttentionCall
-from promptcache.diagnostics import InvalidValue
 
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
 
@@ -90,11 +88,6 @@ def _attention_function(stock: str) -> _AttentionFunction:
         if layer is None:
             stock_attention = _stock_attention(stock, module)
             return stock_attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        if is_autocast_available(query.device.type) and torch.is_autocast_enabled(query.device.type):
-            raise InvalidValue(
-                "torch.autocast is on, and stored KV has the dtype of the model: call the model outside of autocast, "
-                f"or in torch.autocast('{query.device.type}', enabled=False)"
-            )
         call = AttentionCall(
             query,
             key,

@@ -13,6 +13,7 @@ from weakref import WeakSet, ref
 
 import numpy as np
 import torch
+from torch.amp import is_autocast_available
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -34,12 +35,11 @@ _watching = new_lock()
 class PositionedCache(Cache):
     """A cache that only a watched model can feed, at the positions of `next_positions`."""
 
-    _positions: PositionArray  # [B, T]
+    _positions: PositionArray  # [T]
     _num_allowed: float = math.inf  # tokens that its layers may hold
     _base: ref[torch.nn.Module]  # a copy of the cache has the same one
     _guard: ref[ModelGuard]
-
-    _token_ids: torch.Tensor | None  # [B, T]
+    _token_ids: torch.Tensor | None  # [1, T]
 
     def place(
         self,
@@ -48,24 +48,19 @@ class PositionedCache(Cache):
         guard: ModelGuard,
         *,
         token_ids: torch.Tensor | None = None,
-        is_shared: bool = False,
     ) -> None:
-        """Set the positions `[B, T]` of the tokens that transformers counts; each later one follows the one before it.
-
-        Padding on the left has negative positions.
+        """Set the positions `[T]` of the tokens that transformers counts; each later one follows the one before it.
 
         Args:
-            positions: One row for all rows, or a row for each.
+            positions: Those of each row.
             hf: The model that may feed the cache.
             guard: Checks that the model is the one that computed the KV.
-            token_ids: The tokens `[B, T]`, those of the cache first. If the first pass gets all of them, it computes
+            token_ids: The tokens `[1, T]`, those of the cache first. If the first pass gets all of them, it computes
                 only those that the cache lacks.
-            is_shared: Whether other models may feed it, too, if it has plain layers without padding and gaps.
         """
         self._positions, self._base, self._guard = positions, ref(hf.base_model), ref(guard)
         self._token_ids = token_ids
-        if not is_shared or self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
-            self._num_allowed = self.get_seq_length()
+        self._num_allowed = self.get_seq_length()
 
     def check_base(self, base: torch.nn.Module) -> None:
         """Refuse another model, given by its layers without the head, and a changed one.
@@ -74,21 +69,15 @@ class PositionedCache(Cache):
             InvalidValue: The cache belongs to another model.
             ModelChanged: The model was changed.
         """
-        if base is self._base():
-            if (guard := self._guard()) is not None:
-                guard.check()
-        elif self._num_allowed < math.inf:
+        if base is not self._base():
             raise InvalidValue(_OTHER_MODEL)
+        if (guard := self._guard()) is not None:
+            guard.check()
 
     @property
     def attends(self) -> bool:
         """Whether its layers compute attention by positions, without a mask."""
         return bool(self.layers) and isinstance(self.layers[0], AttendingLayer)
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether a row has padding."""
-        return bool((self._positions[:, 0] < 0).any())
 
     def holds_beginning(self, tokens: torch.Tensor, mask: Any, positions: torch.Tensor | None) -> bool:
         """Whether a pass gets the whole prompt, as transformers feeds it where a draft is checked first.
@@ -104,24 +93,25 @@ class PositionedCache(Cache):
         is_whole |= positions is not None and int(positions[0, 0]) == 0
         return is_whole and bool((tokens[:, :num_held] == known[:, :num_held]).all())
 
-    def next_positions(self, num_tokens: int, num_rows: int) -> PositionArray:
-        """Return the positions `[B, num_tokens]` of the next tokens to feed, negative for padding.
+    def next_positions(self, num_tokens: int) -> PositionArray:
+        """Return the positions `[num_tokens]` of the next tokens to feed."""
+        known, start = self._positions, self.get_seq_length()
+        beyond = np.arange(max(start, len(known)), start + num_tokens, dtype=np.int64) - len(known)
+        return np.concatenate([known[start : start + num_tokens], known[-1:] + 1 + beyond])
+
+    def expect(self, num_rows: int, num_tokens: int) -> None:
+        """Allow the layers to grow by the tokens of one forward pass.
 
         Args:
             num_rows: Number of rows that are fed: that of the cache, or a multiple for beams and returned sequences.
         """
-        known = self._positions
-        if num_rows % len(known):
-            raise InvalidValue(f"the cache has {len(known)} rows, and {num_rows} rows of tokens are fed")
-        start = self.get_seq_length()
-        beyond = np.arange(max(start, known.shape[1]), start + num_tokens, dtype=np.int64) - known.shape[1]
-        positions = np.concatenate([known[:, start : start + num_tokens], known[:, -1:] + 1 + beyond], axis=1)
-        return np.repeat(positions, num_rows // len(known), axis=0)
-
-    def expect(self, num_tokens: int) -> None:
-        """Allow the layers to grow by the tokens of one forward pass."""
-        if self._num_allowed < math.inf:
-            self._num_allowed = self.get_seq_length() + num_tokens
+        held: torch.Tensor | None = getattr(self.layers[0], "keys", None) if self.layers else None
+        num_held = num_rows if held is None else len(held)
+        if num_rows % num_held:
+            raise InvalidValue(f"the cache has {num_held} rows, and {num_rows} rows of tokens are fed")
+        if num_rows > num_held:
+            self.batch_repeat_interleave(num_rows // num_held)
+        self._num_allowed = self.get_seq_length() + num_tokens
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -160,6 +150,12 @@ def _with_positions(
         return None
     if torch.compiler.is_compiling():
         _refuse_compiled(type(module).__name__)
+    device = next(module.parameters()).device.type
+    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+        raise InvalidValue(
+            "torch.autocast is on, and stored KV has the dtype of the model: call the model outside of autocast, or in "
+            f"torch.autocast('{device}', enabled=False)"
+        )
     cache.check_base(module)
     named = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
     tokens: torch.Tensor = next(each for each in named if each is not None)
@@ -170,10 +166,10 @@ def _with_positions(
     num_rows, num_tokens = tokens.shape[:2]
     _check_tokens(num_tokens, cache)
     _check_mask(kwargs.get("attention_mask"), num_tokens, cache)
-    positions = torch.from_numpy(cache.next_positions(num_tokens, num_rows)).to(tokens.device)
+    positions = torch.from_numpy(cache.next_positions(num_tokens)).to(tokens.device).repeat(num_rows, 1)
     _check_positions(kwargs.get("position_ids"), positions, cache)
-    cache.expect(num_tokens)
-    return args, {**kwargs, "position_ids": positions.clamp(min=0)}
+    cache.expect(num_rows, num_tokens)
+    return args, {**kwargs, "position_ids": positions}
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated
@@ -193,8 +189,6 @@ def _check_tokens(num_tokens: int, cache: PositionedCache) -> None:
 
 def _check_mask(mask: Any, num_tokens: int, cache: PositionedCache) -> None:
     """Refuse a mask of another length than that of the cache with the new tokens, and one that would be ignored."""
-    if mask is None and cache.is_padded:
-        raise InvalidValue("attention_mask is missing: the cache has rows with padding")
     if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
         return
     num_held = cache.get_seq_length()
@@ -214,7 +208,7 @@ def _check_positions(given: torch.Tensor | None, positions: torch.Tensor, cache:
     num_tokens, num_held = positions.shape[1], cache.get_seq_length()
     if given.shape[-1] == num_tokens:
         counted_ones = torch.arange(num_held, num_held + num_tokens, device=given.device)
-        if bool((given == counted_ones).all()) or bool(((given == positions) | (positions < 0)).all()):
+        if bool((given == counted_ones).all()) or bool((given == positions).all()):
             return
     raise InvalidValue(
         f"position_ids={shown(given.tolist())}, and this cache goes on with {shown(positions.tolist())}: leave "

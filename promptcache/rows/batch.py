@@ -91,13 +91,6 @@ class Batch:
         self._shared = None
         self.tails.give_back(row.tail)
 
-    def refill(self, row: Row, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Replace the KV of a row's own tokens by `[L, Hkv, n, D]`."""
-        row.tail, row.num_own = self.tails.grown(row.tail, 0, keys.shape[2]), keys.shape[2]
-        own = self.own_kv(row)
-        own.keys.copy_(keys)
-        own.values.copy_(values)
-
     def own_kv(self, row: Row) -> KV:
         """Return the KV of own tokens, views `[L, Hkv, n, D]`, valid until the row computes more tokens or leaves."""
         memory = self.tails.memory(row.tail)

@@ -532,7 +532,7 @@ from tests.decode.test_service import PROMPTS, ask, engine
 made = engine()
 service, stream = made.service(), made.stream(PROMPTS[0], max_new_tokens=3, do_sample=False)
 assert ask(service, PROMPTS[0], max_new_tokens=3)[0].result(60)
-stream._thread.join(60)
+assert stream._service.drain(60)
 unfinished = made.stream(PROMPTS[0], max_new_tokens=3000, do_sample=False)
 child = os.fork()
 if child == 0:

@@ -138,7 +138,6 @@ USES: dict[str, Callable[[Engine], object]] = {
     "promote": lambda one: one.promote(PROMPT),
     "audit": lambda one: one.audit(PROMPT),
     "link": lambda one: one.link(PROMPT),
-    "to_dynamic_cache": lambda one: one.to_dynamic_cache(PROMPT),
     "PrefixCache.get": lambda one: PrefixCache(one).get(torch.tensor([[5, 6, 7]])),
     "PrefixCache.build": lambda one: PrefixCache(one).build([[5, 6, 7]]),
     "another engine": lambda one: Engine(one.model, ByteTokenizer()),
@@ -337,13 +336,13 @@ def test_prefixes_and_linked_prompts_refuse_a_changed_model() -> None:
     activate("french")(hf)
     one = engine(hf)
     cache, rows = PrefixCache(one), torch.tensor([[5, 6, 7, 8, 9, 10]])
-    hit, linked, copied = cache.get(rows), one.link(PROMPT), one.to_dynamic_cache(PROMPT)
+    hit, linked = cache.get(rows), one.link(PROMPT)
     expected = hf(rows).logits[:, -1]
     with torch.no_grad():
         out = hf(**hit.inputs)
     activate("german")(hf)
     for use in (
-        *(partial(hf, **inputs) for inputs in (hit.inputs, linked, copied)),
+        *(partial(hf, **inputs) for inputs in (hit.inputs, linked)),
         partial(cache.update, hit, out),
     ):
         with pytest.raises(ModelChanged, match="other adapters"):

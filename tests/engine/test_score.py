@@ -96,7 +96,7 @@ def test_the_greedy_answer_is_greedy() -> None:
     assert found[0].logprob > found[1].logprob
 
 
-@pytest.mark.parametrize("method", ["logits", "logits_batch", "reference", "link", "to_dynamic_cache", "generate"])
+@pytest.mark.parametrize("method", ["logits", "logits_batch", "reference", "link", "generate"])
 def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
     """No method computes with positions that the model does not have."""
     prompt = PROMPTS[0].replace("</prompt>", f"{'x' * CONTEXT_LENGTH}</prompt>")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,11 +12,10 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
-from promptcache.encode import Executor, linked_logits
+from promptcache.encode import linked_logits
 from promptcache.engine import Engine
 from promptcache.language import CheckedSchema
-from promptcache.layout import Plan
-from promptcache.loops import dynamic_cache_inputs, linked_inputs
+from promptcache.loops import linked_inputs
 from promptcache.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
@@ -35,9 +33,6 @@ CACHED = '<prompt schema="travel"><end/></prompt>'
 LONG = '<prompt schema="travel"><end/>What else is there to see?</prompt>'
 NUM_TOKENS = 8
 WINDOWED = ["mistral", "gemma2", "gemma3, text", "gpt-oss"]
-WAYS = [linked_inputs, dynamic_cache_inputs]
-
-Way = Callable[[Plan, Executor], dict[str, Any]]
 
 
 @cache
@@ -78,21 +73,18 @@ def test_own_loops_give_the_engines_answer(family: str, prompt: str) -> None:
     engine = engine_of(family)
     expected = engine.generate(prompt, do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=[]).token_ids
 
-    links = [engine.link] if engine.model.facts.window else [engine.link, engine.to_dynamic_cache]
-    for link in links:
-        assert generated(engine.model, link(prompt)) == expected
-        assert looped(engine.model, link(prompt)) == expected
-        assert looped(engine.model, link(prompt), masked=True) == expected
+    assert generated(engine.model, engine.link(prompt)) == expected
+    assert looped(engine.model, engine.link(prompt)) == expected
+    assert looped(engine.model, engine.link(prompt), masked=True) == expected
 
 
-@pytest.mark.parametrize("way", ["link", "to_dynamic_cache"])
 @pytest.mark.parametrize("prompt", [PROMPT, CACHED, '<prompt schema="travel">a</prompt>'])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_generate_continues_a_generation(family: str, prompt: str, way: str) -> None:
+def test_generate_continues_a_generation(family: str, prompt: str) -> None:
     """`generate` over all tokens so far goes on with its answer; without a new token, it refuses."""
     engine = engine_of(family)
     expected = engine.generate(prompt, do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=[]).token_ids
-    inputs = getattr(engine, way)(prompt)
+    inputs = engine.link(prompt)
     cache, hf, num_given = inputs["past_key_values"], engine.model.hf, inputs["input_ids"].shape[1]
     options = {"do_sample": False, "eos_token_id": None, "past_key_values": cache}
     made = hf.generate(**{**inputs, **options}, max_new_tokens=3)
@@ -104,16 +96,15 @@ def test_generate_continues_a_generation(family: str, prompt: str, way: str) -> 
     assert tuple(made[0, num_given:].tolist()) == expected
 
 
-@pytest.mark.parametrize("way", ["link", "to_dynamic_cache"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_second_turn_continues_the_same_cache(family: str, way: str) -> None:
+def test_a_second_turn_continues_the_same_cache(family: str) -> None:
     """A question behind the first answer gets the same answer with given positions, without, and from `generate`."""
     engine = engine_of(family)
     question = torch.tensor([list(b"and then?")])
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None}
 
     def first_turn() -> tuple[Any, torch.Tensor]:
-        inputs = getattr(engine, way)(PROMPT)
+        inputs = engine.link(PROMPT)
         made = engine.model.hf.generate(**inputs, **options, max_new_tokens=4)
         return inputs["past_key_values"], torch.cat([made, question], dim=1)
 
@@ -137,11 +128,10 @@ def test_a_second_turn_continues_the_same_cache(family: str, way: str) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("way", ["link", "to_dynamic_cache"])
-def test_what_cannot_be_right_is_refused(way: str) -> None:
+def test_what_cannot_be_right_is_refused() -> None:
     """Other positions, and masks of another length, raise an error; the cache is as before."""
     engine = engine_of("llama")
-    inputs = getattr(engine, way)(PROMPT)
+    inputs = engine.link(PROMPT)
     cache = inputs["past_key_values"]
     held, last = cache.get_seq_length(), inputs["input_ids"][:, -1:]
     other = torch.full_like(inputs["input_ids"], 7)
@@ -154,24 +144,16 @@ def test_what_cannot_be_right_is_refused(way: str) -> None:
         with pytest.raises(InvalidValue, match=message):
             engine.model.hf(**{"input_ids": last, "past_key_values": cache, **wrong})
         assert cache.get_seq_length() == held
-    if way == "link":
-        with pytest.raises(InvalidValue, match="attention_mask has zeros"):
-            engine.model.hf(input_ids=last, past_key_values=cache, attention_mask=torch.zeros(1, held + 1))
     expected = engine.generate(PROMPT, do_sample=False, max_new_tokens=4, eos_token_id=[]).token_ids
     assert looped(engine.model, inputs, 4) == expected
 
 
-def test_another_model_cannot_continue_gaps() -> None:
-    """Another model with the same weights refuses a cache with gaps, and continues one without, if it is a copy."""
+def test_another_model_cannot_continue() -> None:
+    """Another model, also one with the same weights, refuses the cache."""
     engine, other = engine_of("llama", "fixed"), random_model("llama", torch.float64)
-    full = '<prompt schema="travel"><plan days="nine days"/>?</prompt>'
-    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 2, "eos_token_id": None}
-
-    for inputs in (engine.link(PROMPT), engine.link(full), engine.to_dynamic_cache(PROMPT)):
+    for prompt in (PROMPT, '<prompt schema="travel"><plan days="nine days"/>?</prompt>'):
         with pytest.raises(InvalidValue, match=r"belongs to engine\.model\.hf"):
-            other.generate(**inputs, **options)
-    made, expected = (each.generate(**engine.to_dynamic_cache(full), **options) for each in (other, engine.model.hf))
-    assert made.tolist() == expected.tolist()
+            other.generate(**engine.link(prompt), do_sample=False, max_new_tokens=2, eos_token_id=None)
 
 
 def test_rejected_drafts_keep_positions() -> None:
@@ -180,15 +162,13 @@ def test_rejected_drafts_keep_positions() -> None:
     no_token = engine.model.num_known_tokens  # transformers 5.4 has no drafts without an end token
     given = {"do_sample": False, "max_new_tokens": NUM_TOKENS, "eos_token_id": no_token}
     expected = engine.generate(PROMPT, **given).token_ids
-    for link in (engine.link, engine.to_dynamic_cache):
-        assert generated(engine.model, link(PROMPT), prompt_lookup_num_tokens=3, **given) == expected
+    assert generated(engine.model, engine.link(PROMPT), prompt_lookup_num_tokens=3, **given) == expected
 
 
-@pytest.mark.parametrize("way", WAYS)
 @given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.2))
 def test_own_loops_give_the_answer_of_random_prompts(
-    way: Way, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
+    data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
 ) -> None:
     """Over random schemas and prompts, own loops give the engine's tokens, and the model its logits."""
     service = serve(schema, default_model(), tokenizer=tokenizer)
@@ -196,16 +176,16 @@ def test_own_loops_give_the_answer_of_random_prompts(
     plan = service.plan(selection)
     expected = service.tokens(selection, NUM_TOKENS)
 
-    assert generated(service.model, way(plan, service.executor)) == expected
-    assert looped(service.model, way(plan, service.executor)) == expected
+    assert generated(service.model, linked_inputs(plan, service.executor)) == expected
+    assert looped(service.model, linked_inputs(plan, service.executor)) == expected
     with torch.no_grad():
-        logits = service.model.hf(**way(plan, service.executor)).logits[0]
+        logits = service.model.hf(**linked_inputs(plan, service.executor)).logits[0]
     assert distance(logits, linked_logits(plan, service.executor, num_last=1)) < service.tolerance
 
 
 @pytest.mark.parametrize("family", WINDOWED)
-def test_windows_over_a_dynamic_cache(family: str) -> None:
-    """Under sliding windows, a `DynamicCache` serves prompts whose last window of tokens has no gap; others are refused."""
+def test_windows(family: str) -> None:
+    """Under sliding windows, a prompt is linked if its last window of tokens has no gap; others are refused."""
     engine = engine_of(family, "fixed")
     near = '<prompt schema="travel"><plan days="nine"/><end/>?</prompt>'
     full = '<prompt schema="travel"><plan days="nine days"/>?</prompt>'  # an argument between cached tokens
@@ -213,22 +193,22 @@ def test_windows_over_a_dynamic_cache(family: str) -> None:
 
     for prompt in (LONG, full):
         expected = engine.generate(prompt, eos_token_id=[], **options).token_ids
-        assert generated(engine.model, engine.to_dynamic_cache(prompt), **options) == expected
+        assert generated(engine.model, engine.link(prompt), **options) == expected
     with pytest.raises(
         UnsupportedModel, match=r"sliding windows of 12 positions, .* no token between positions \d+ and"
     ):
-        engine.to_dynamic_cache(near)
+        engine.link(near)
 
 
 def test_linked_inputs_are_those_of_transformers() -> None:
     """The whole prompt, a mask of ones over it, and a cache that counts all tokens but the last."""
     engine = engine_of("llama")
     plan = engine.plan(PROMPT)
-    for inputs in (engine.link(PROMPT), engine.to_dynamic_cache(PROMPT)):
-        assert list(inputs) == ["input_ids", "attention_mask", "past_key_values"]
-        assert inputs["input_ids"].tolist() == [[*plan.tokens.used_ids]]
-        assert inputs["attention_mask"].tolist() == [[1] * plan.stop]
-        assert inputs["past_key_values"].get_seq_length() == plan.stop - 1
+    inputs = engine.link(PROMPT)
+    assert list(inputs) == ["input_ids", "attention_mask", "past_key_values"]
+    assert inputs["input_ids"].tolist() == [[*plan.tokens.used_ids]]
+    assert inputs["attention_mask"].tolist() == [[1] * plan.stop]
+    assert inputs["past_key_values"].get_seq_length() == plan.stop - 1
     assert isinstance(inputs["past_key_values"], DynamicCache)
 
 
@@ -236,16 +216,15 @@ def test_linked_inputs_are_those_of_transformers() -> None:
 def test_inputs_serve_one_generation(family: str) -> None:
     """Used inputs cannot be fed again. A generation changes neither stored KV nor other inputs."""
     engine = engine_of(family)
-    for link in (engine.link, engine.to_dynamic_cache):
-        other, inputs = link(PROMPT), link(PROMPT)
-        expected = generated(engine.model, inputs)
+    other, inputs = engine.link(PROMPT), engine.link(PROMPT)
+    expected = generated(engine.model, inputs)
 
-        with pytest.raises(InvalidValue, match=r"attention_mask has|position_ids="):
-            generated(engine.model, inputs)
-        with pytest.raises(InvalidValue, match="attention_mask has"):
-            engine.model.hf(**inputs)
-        assert generated(engine.model, other) == expected
-        assert generated(engine.model, link(PROMPT)) == expected
+    with pytest.raises(InvalidValue, match=r"attention_mask has|position_ids="):
+        generated(engine.model, inputs)
+    with pytest.raises(InvalidValue, match="attention_mask has"):
+        engine.model.hf(**inputs)
+    assert generated(engine.model, other) == expected
+    assert generated(engine.model, engine.link(PROMPT)) == expected
 
 
 def test_a_failed_pass_leaves_the_cache_as_it_was() -> None:
@@ -260,17 +239,17 @@ def test_a_failed_pass_leaves_the_cache_as_it_was() -> None:
     assert looped(engine.model, inputs, 4) == expected
 
 
-def test_inputs_take_the_options_of_generate() -> None:
-    """Beams over linked inputs are those over a copied cache, which gets its rows first, as docs/python.md says."""
+def test_beams_have_the_rows_of_the_prompt() -> None:
+    """Beams over a linked prompt are those of transformers over all tokens of it."""
     options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False}
     engine = engine_of("llama")
-    copied = engine.to_dynamic_cache(PROMPT)
-    copied["past_key_values"].batch_repeat_interleave(3)
+    plain = '<prompt schema="travel">a</prompt>'  # its modules see what they see in a plain prompt
+    token_ids = engine.link(plain)["input_ids"]
 
-    found, expected = (generated(engine.model, each, **options) for each in (engine.link(PROMPT), copied))
+    found = generated(engine.model, engine.link(plain), **options)
 
-    assert found == expected
-    assert found != generated(engine.model, engine.link(PROMPT), **{**options, "num_beams": 1})
+    assert found == generated(engine.model, {"input_ids": token_ids}, **options)
+    assert found != generated(engine.model, engine.link(plain), **{**options, "num_beams": 1})
 
 
 def test_a_prompt_without_room_is_refused() -> None:
@@ -279,6 +258,5 @@ def test_a_prompt_without_room_is_refused() -> None:
     small.add_schema(SCHEMA)
     full = f'<prompt schema="travel">{"x" * 200}</prompt>'
 
-    for link in (small.link, small.to_dynamic_cache):
-        with pytest.raises(ContextLengthExceeded):
-            link(full)
+    with pytest.raises(ContextLengthExceeded):
+        small.link(full)

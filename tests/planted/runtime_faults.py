@@ -19,6 +19,7 @@ from promptcache.encode.executor import Executor
 from promptcache.kv import Recipe, Store
 from promptcache.layout import Encoding
 from promptcache.model.model import Model
+from promptcache.model.positioned_cache import PositionedDynamicCache
 from tests.planted.registry import fault, replaced, wrapped
 from tests.planted.targets import module_of
 
@@ -342,10 +343,13 @@ def _unsorted_logits(original: Any, self: Any, *args: Any, keep: Any = None) -> 
     return original(self, *args, keep=None if keep is None else keep.sort().values)
 
 
-@wrapped("beams keep the KV of other beams", own_loop._LinkedRows, "select", law=REQUESTS)
-def _beams_stay(original: Any, self: Any, indices: Any) -> None:
-    if len(indices) != self.num_rows:
-        original(self, indices)
+replaced(
+    "beams keep the KV of other beams",
+    PositionedDynamicCache,
+    "reorder_cache",
+    lambda self, beam_idx: None,
+    law=REQUESTS,
+)
 
 
 @wrapped("what reads tokens does not see those of modules", job.Job, "seen", law=REQUESTS)

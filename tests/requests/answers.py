@@ -14,6 +14,7 @@ import torch
 
 from promptcache.answers.text import whole_text
 from promptcache.decode import Completion
+from promptcache.diagnostics import UnsupportedModel
 from promptcache.encode import Executor, check_linking, linked_logits, prepare
 from promptcache.engine import Engine
 from promptcache.kv import Store
@@ -183,7 +184,12 @@ class Asked:
 
     def _link(self, ask: Ask) -> None:
         expected = self._expected(ask, Way.LINK)
-        linked = self._engine.link(self._workload.prompts[ask.prompt], repair=ask.repair)
+        try:
+            linked = self._engine.link(self._workload.prompts[ask.prompt], repair=ask.repair)
+        except UnsupportedModel:
+            if not _has_gap(expected.plan, self._engine.model.facts.window):
+                raise
+            return
         given = {name: value for name, value in expected.options.given.items() if value != []}
         if {"output_scores", "output_logits"} & given.keys():
             given["return_dict_in_generate"] = True
@@ -247,6 +253,12 @@ class Asked:
             return found[-1 - len(token_ids) :]
 
         return Logits(compute)
+
+
+def _has_gap(plan: Plan, window: int | None) -> bool:
+    """Whether the last window of tokens of a prompt has a gap in its positions."""
+    last = sorted(each.position for each in used_tokens(plan.tokens))[-(window or 1) :]
+    return last[-1] - last[0] >= len(last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
