@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from promptcache.diagnostics import InvalidGeneration, shown
-from promptcache.structured.arguments import alternatives, choices_of, keyword
-from promptcache.structured.call_style import CallStyle, common_start
+from promptcache.structured.call_style import CallStyle
 from promptcache.structured.calls import parse_calls
-from promptcache.structured.formats import JSONSchema, OutputFormat, literal, may_begin
+from promptcache.structured.formats import OutputFormat, literal, may_begin
 from promptcache.structured.tools import Tool, ToolCall
 
 
@@ -28,10 +27,32 @@ class ToolCalls(OutputFormat):
     several: bool = True
 
     @property
+    def written_style(self) -> CallStyle:
+        """The style of its text: that of the model, or JSON in the tags of a model that writes arguments one by one."""
+        style = self.style
+        if style.elements is None:
+            return style
+        end = style.end_tag if style.tag else ""
+        return CallStyle(
+            head=f'{style.tag}[{{"name": "', joint='}, {"name": "', tail=f"}}]{end}", controls=style.controls
+        )
+
+    @property
     def grammar(self) -> Mapping[str, Any]:
         """A grammar with one alternative for each tool, and its JSON schema for the arguments."""
-        style = self.style
-        rules = _element_rules(self) if style.elements is not None else _json_rules(self)
+        style = self.written_style
+
+        def written(text: str) -> str:
+            return literal(text, style.controls or {})
+
+        more = f" ({written(style.joint)} any)*" if self.several and style.joint is not None else ""
+        rules = [
+            f"start: {written(style.head)} any{more} {written(style.tail)}",
+            f"any: {' | '.join(f'call{index}' for index in range(len(self.tools)))}",
+        ]
+        for index, tool in enumerate(self.tools):
+            rules.append(f"call{index}: {written(tool.name + style.middle)} arguments{index}")
+            rules.append(f"arguments{index}: %json {json.dumps(tool.parameters.grammar['json_schema'])}")
         return {"lark_grammar": "\n".join(rules)}
 
     @property
@@ -44,99 +65,6 @@ class ToolCalls(OutputFormat):
         if content or not calls:
             raise ValueError(f"{shown(text)} is no call of a tool")
         return calls
-
-
-def _json_rules(output: ToolCalls) -> Iterator[str]:
-    style = output.style
-    written = _Literals(style)
-    more = f" ({written(style.joint)} any)*" if output.several and style.joint is not None else ""
-    yield f"start: {written(style.head)} any{more} {written(style.tail)}"
-    yield f"any: {' | '.join(f'call{index}' for index in range(len(output.tools)))}"
-    for index, tool in enumerate(output.tools):
-        yield f"call{index}: {written(tool.name + style.middle)} arguments{index}"
-        yield f"arguments{index}: %json {json.dumps(tool.parameters.grammar['json_schema'])}"
-
-
-def _element_rules(output: ToolCalls) -> Iterator[str]:
-    """Yield the rules of calls whose arguments are written one by one: `some` have arguments, and `none` have none."""
-    style, elements = output.style, output.style.elements
-    assert elements is not None
-    written, end = _Literals(style), _end_of_value(style)
-    calls: dict[str, list[str]] = {"some": [], "none": []}
-    for index, tool in enumerate(output.tools):
-        schema = json.loads(tool.parameters.schema)
-        properties, required = keyword(schema, "properties", dict), keyword(schema, "required", list)
-        begin, firsts = written(tool.name + style.middle), list[str]()
-        yield f'more{index}_{len(properties)}: ""'
-        for number, (name, value) in reversed([*enumerate(properties.items())]):
-            own, more, rest = f"own{index}_{number}", f"more{index}_{number}", f"more{index}_{number + 1}"
-            yield from _argument_rules(own, written(name + elements.equals), value, schema, style)
-            optional = "" if name in required else f" | {rest}"
-            yield f"{more}: {written(elements.between[len(end) :])} {own} {rest}{optional}"
-            firsts = [f"{begin} {own} {rest}", *([] if name in required else firsts)]
-        calls["some"] += firsts
-        calls["none"] += [] if any(name in required for name in properties) else [written(tool.name)]
-    calls = {kind: each for kind, each in calls.items() if each}
-    yield from (f"{kind}: {' | '.join(each)}" for kind, each in calls.items())
-    tails = {"some": style.tail[len(end) :], "none": elements.empty_tail}
-    last = " | ".join(f"{kind} {written(tails[kind])}" for kind in calls)
-    more = ""
-    if output.several and style.joint is not None and elements.empty_joint is not None:
-        joints = {"some": style.joint[len(end) :], "none": elements.empty_joint}
-        more = f"({' | '.join(f'{kind} {written(joints[kind])}' for kind in calls)})* "
-    yield f"start: {written(style.head)} {more}({last})"
-
-
-def _end_of_value(style: CallStyle) -> str:
-    """Return the text that ends each value, whatever follows."""
-    assert style.elements is not None
-    return common_start(style.elements.between, style.tail, style.tail if style.joint is None else style.joint)
-
-
-def _argument_rules(own: str, start: str, value: Any, root: Mapping[str, Any], style: CallStyle) -> Iterator[str]:
-    """Yield the rules of an argument. Of a text, only its choices are part of the grammar."""
-    assert style.elements is not None
-    written, end = _Literals(style), _end_of_value(style)
-    opening, closing = style.elements.quotes
-    texts, others = list[str](), list[str]()
-    is_json = (opening, closing) == ('"', '"')
-    for number, each in enumerate(alternatives(value, root)):
-        choices = choices_of(each)
-        words = [word for word in choices or () if isinstance(word, str)]
-        if is_json or (choices is None and each.get("type", "string") != "string") or (choices and not words):
-            shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-            closed = JSONSchema(json.dumps({**each, **shared})).grammar["json_schema"]
-            yield f"{own}_value{number}: %json {json.dumps(closed)}"
-            others.append(f"{own}_value{number}")
-        elif choices is None:
-            texts.append(own)
-        else:
-            others += [written(f"{opening}{word}{closing}") for word in words]
-            others += [written(json.dumps(word)) for word in choices if not isinstance(word, str)]
-    if not texts:
-        yield f"{own}: {start} ({' | '.join(others)}) {written(end)}"
-    elif opening:
-        any_text = "/(.|\\n)*/" if written.is_control(closing) else r"/([^'\\\\\n]|\\.)*/"
-        also = "".join(f" | {each}" for each in others)
-        yield f"{own}: {start} ({written(opening)} {own}_text {written(closing)}{also}) {written(end)}"
-        yield f"{own}_text: {any_text}"
-    else:  # a text may be any text, that of the others included
-        yield f"{own}: {start} {own}_text"
-        yield f"{own}_text[suffix={written(end)}]: /(.|\\n)*/"
-
-
-class _Literals:
-    """Writes texts of a style in a grammar."""
-
-    def __init__(self, style: CallStyle) -> None:
-        self._controls = style.controls or {}
-
-    def __call__(self, text: str) -> str:
-        return literal(text, self._controls)
-
-    def is_control(self, text: str) -> bool:
-        """Whether a text is a control token."""
-        return text in self._controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +85,7 @@ class CallsOrText(OutputFormat):
         Raises:
             InvalidGeneration: Calls and text may begin alike: the lexer of llguidance would only allow calls then.
         """
-        style = self.calls.style
+        style = self.calls.written_style
         first = style.head[:1]
         controls = tuple(style.controls or ())
         if not (style.head.startswith(controls) or self.before.startswith(controls)) and may_begin(self.text, first):

@@ -147,7 +147,11 @@ def test_calls_of_the_template_are_read_and_forced(form: str, calls: list[tuple[
     split = CallSplit(NAMES, style)
     assert "".join(map(split.add, text)) + split.rest() == ""
     assert [(each.name, json.loads(each.arguments)) for each in split.calls] == calls
-    assert is_allowed(tokenizer, ToolCalls(TOOLS, style), text)
+    form_of = ToolCalls(TOOLS, style).written_style
+    made = (f"{name}{form_of.middle}{json.dumps(arguments, ensure_ascii=False)}" for name, arguments in calls)
+    forced = text if style.elements is None else f"{form_of.head}{(form_of.joint or '').join(made)}{form_of.tail}"
+    assert is_allowed(tokenizer, ToolCalls(TOOLS, style), forced)
+    assert [each.name for each in ToolCalls(TOOLS, style).parse(forced)] == [name for name, _ in calls]
     assert not is_allowed(tokenizer, ToolCalls(TOOLS, style), "I look.")
 
 

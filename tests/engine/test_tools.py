@@ -102,9 +102,10 @@ def test_calls_behind_reasoning(template: str, closed: bool, reasoning: str, cho
     """Calls are those of the template, called freely or forced, behind a block of reasoning or without one."""
     engine, _ = engine_of(template)
     call = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-    if template is XML:
-        call = "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"
     text = f"{reasoning}<tool_call>\n{call}\n</tool_call>"
+    if template is XML:
+        text = "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
+        text = text if choice == "auto" else f"<tool_call>[{call}]</tool_call>"
     asked: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "template_kwargs": {"closed": closed}}
     answer = engine.generate([QUESTION], **asked, **saying(engine, text))
     assert [(each.name, json.loads(each.arguments)) for each in answer.tool_calls] == [("weather", {"city": "Oslo"})]

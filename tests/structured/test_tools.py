@@ -193,17 +193,19 @@ XML = CallStyle(
         (xml("note", text="x", kind="c"), "", [("note", {"text": "x", "kind": "c"})], False),
         (xml("f", a="True"), "", [("f", {"a": True})], False),
         (f"Hi.\n{xml('f', a='x y')}", "Hi.", [("f", {"a": "x y"})], False),
-        (xml("f", a="1").removesuffix("_call>"), "", [("f", {"a": 1})], False),
-        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "", [("f", {"a": 1})], False),
+        (xml("f", a="1").removesuffix("_call>"), "", [("f", {"a": 1})], True),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "", [("f", {"a": 1})], True),
         (xml("other"), xml("other"), [], False),
         ("<tool_call>\n<function=f>\nx</function>", "<tool_call>\n<function=f>\nx</function>", [], False),
     ],
 )
 def test_calls_in_xml(text: str, content: str, calls: list[Any], forced: bool) -> None:
-    """Texts need no quotes, other arguments are JSON; forced calls have the arguments of their schema. Streams agree."""
+    """Texts need no quotes, other arguments are JSON. Forced calls are JSON of their schema. Streams agree."""
     found = parse_calls(text, [each.name for each in NOTES], XML)
     assert (found[0], [(each.name, json.loads(each.arguments)) for each in found[1]]) == (content, calls)
-    assert accepts(ToolCalls(NOTES, XML), text) is forced
+    made = ", ".join(json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls)
+    assert accepts(ToolCalls(NOTES, XML), f"<tool_call>[{made}]</tool_call>") is forced
+    assert not forced or ToolCalls(NOTES, XML).parse(f"<tool_call>[{made}]</tool_call>") == found[1]
     split = CallSplit([each.name for each in NOTES], XML)
     assert "".join(map(split.add, text)) + split.rest() == content
     assert [(each.name, json.loads(each.arguments)) for each in split.calls] == calls
