@@ -27,30 +27,32 @@ from promptcache.decode import (
     Stream,
     WarmReport,
     answer,
-    logits_batch,
     score,
     tokenized_choices,
 )
-from promptcache.diagnostics import (
-    BYTES_ABOVE_0,
-    TEXT,
-    InvalidValue,
-    Unpicklable,
-    whole,
+from promptcache.diagnostics import BYTES_ABOVE_0, TEXT, InvalidValue, Unpicklable
+from promptcache.encode import (
+    DEFAULT_AUDIT_TOKENS,
+    Audit,
+    Executor,
+    Progress,
+    Repetition,
+    audit,
+    check_linking,
+    linked_logits,
+    prepare,
 )
-from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking, linked_logits, prepare
 from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
 from promptcache.loops import linked_inputs
 from promptcache.model import Model, as_model, load_model, reference_logits, tell_unused, wrap_tokenizer
-from promptcache.options import OptionKeywords
+from promptcache.options import OPTIONS, OptionKeywords
 from promptcache.planning import (
     Catalog,
     Planner,
     PromptSource,
     TemplateOptions,
-    check_room,
     checked_batch,
     choose_placement,
     serve_schema,
@@ -59,11 +61,6 @@ from promptcache.rows import History, open_copies, open_graphs
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
 from promptcache.settings import EngineKeywords, EngineSettings
 from promptcache.tokenizer import Tokenizer
-
-DEFAULT_AUDIT_TOKENS = 32
-"""Default limit of the places that an audit compares."""
-
-_PLACES = whole(1, unit="tokens")
 
 
 class Engine(Unpicklable):
@@ -129,20 +126,12 @@ class Engine(Unpicklable):
             open_graphs(self.model),
         )
         self._catalog = Catalog(self.store, self._executor.key)
+        repair, strict = Repair.parse(chosen.repair), chosen.strict_template
         self._planner = Planner(
-            self._catalog,
-            self.tokenizer,
-            self.model.context_length,
-            Repair.parse(chosen.repair),
-            strict_template=chosen.strict_template,
+            self._catalog, self.tokenizer, self.model.context_length, repair, strict_template=strict
         )
         self._repetition = Repetition(self._executor, chosen.promote)
-        self._requests = RequestBuilder(
-            self._planner,
-            self._executor,
-            self.tokenizer,
-            refiners=(self._repetition.refine,),
-        )
+        self._requests = RequestBuilder(self._planner, self._executor, self.tokenizer, (self._repetition.refine,))
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
 
@@ -271,12 +260,7 @@ class Engine(Unpicklable):
         self._catalog.remove(name)
 
     def warm(
-        self,
-        schema: str | None = None,
-        *,
-        members: bool = False,
-        pairs: bool = False,
-        progress: Progress | None = None,
+        self, schema: str | None = None, *, members: bool = False, pairs: bool = False, progress: Progress | None = None
     ) -> tuple[WarmReport, ...]:
         """Encode the missing encodings of a schema, and write them to every folder and URL of the store.
 
@@ -315,7 +299,7 @@ class Engine(Unpicklable):
             PromptCacheError: Memory has no room for the promotion.
         """
         (TEXT | None).check("salt", salt, InvalidValue)
-        return self._repetition.promote(self._fitting(prompt, None), salt)
+        return self._repetition.promote(self._planner.fitting(prompt), salt)
 
     def stats(self) -> EngineStats:
         """Return figures of memory and of promotion."""
@@ -333,13 +317,7 @@ class Engine(Unpicklable):
         """Return the store keys of a schema's encodings, or of one module with the modules in it."""
         return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
-    def plan(
-        self,
-        prompt: PromptSource,
-        *,
-        repair: str | None = None,
-        template_kwargs: TemplateOptions = None,
-    ) -> Plan:
+    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
@@ -347,16 +325,9 @@ class Engine(Unpicklable):
         """
         return self._planner.plan(prompt, repair, template_kwargs)
 
-    def render(
-        self,
-        prompt: PromptSource,
-        *,
-        repair: str | None = None,
-        template_kwargs: TemplateOptions = None,
-    ) -> str:
+    def render(self, prompt: PromptSource, *, template_kwargs: TemplateOptions = None) -> str:
         """Return the text of a prompt as the model gets it, with what the chat template writes."""
-        planned = self.plan(prompt, repair=repair, template_kwargs=template_kwargs)
-        return render(planned, self.tokenizer).text
+        return render(self.plan(prompt, template_kwargs=template_kwargs), self.tokenizer).text
 
     def generate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a prompt.
@@ -439,58 +410,36 @@ class Engine(Unpicklable):
         self._services.add(service)
         return service
 
-    def chat(
-        self,
-        prompt: PromptSource | None = None,
-        *,
-        repair: str | None = None,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> Chat:
+    def chat(self, prompt: PromptSource | None = None, **options: Unpack[OptionKeywords]) -> Chat:
         """Start a conversation over a prompt.
 
         Args:
             prompt: Its turns come first. If it ends with a user turn or bare text, that is the first question, and
                 `Chat.say()` without a text answers it. `Chat.say` checks it against its schema. None means a plain
                 chat.
-            repair, salt, template_kwargs, tools: As for `generate`, for every answer.
+            options: As for `generate`, for every answer.
 
         Raises:
             InvalidValue: The prompt has bare text and other turns.
         """
         self._catalog.check_open()
-        options = OptionKeywords(repair=repair, salt=salt, template_kwargs=template_kwargs, tools=tools)
         return Chat.over(self._requests, chat_prompt(prompt), options)
 
-    def load_chat(
-        self,
-        path: str | Path,
-        *,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> Chat:
+    def load_chat(self, path: str | Path, **options: Unpack[OptionKeywords]) -> Chat:
         """Return the conversation that `Chat.save` wrote. Its schema has to be added before the next answer.
 
         The next answer prefills the turns that history does not have. If the text of an answer was edited in the file,
-        its tokens are those of the new text.
+        its tokens are those of the new text. `repair` is as saved, if `options` do not have it.
 
         Raises:
             InvalidValue: The file is not a saved chat, or cannot be read.
         """
         self._catalog.check_open()
-        options = OptionKeywords(salt=salt, template_kwargs=template_kwargs, tools=tools)
         return Chat.load(self._requests, path, options)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
-        return linked_logits(self._fitting(prompt, repair), self._executor)
-
-    def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
-        """Return the logits `[N, V]` of each of several prompts. They share forward passes."""
-        plans = [self._fitting(each, repair) for each in checked_batch(prompts)]
-        return logits_batch(plans, self._executor)
+        return linked_logits(self._planner.fitting(prompt, repair), self._executor)
 
     def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
         """Return the log-probabilities of texts as continuations of a prompt.
@@ -505,12 +454,12 @@ class Engine(Unpicklable):
             InvalidValue: `choices` are not texts, or one has no tokens.
         """
         tokenized = tokenized_choices(choices, self.tokenizer)
-        plan = self._fitting(prompt, repair, max(map(len, tokenized)))
+        plan = self._planner.fitting(prompt, repair, max(map(len, tokenized)))
         return score(plan, choices, tokenized, self._executor)
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
-        plan = self._fitting(prompt, repair)
+        plan = self._planner.fitting(prompt, repair)
         if plan.awaits_choice:
             plan = prepare(plan, self._executor).plan
         return reference_logits(plan.tokens, self.model)
@@ -527,7 +476,7 @@ class Engine(Unpicklable):
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return linked_inputs(self._fitting(prompt, repair, 1), self._executor)
+        return linked_inputs(self._planner.fitting(prompt, repair, 1), self._executor)
 
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
@@ -540,17 +489,11 @@ class Engine(Unpicklable):
         Args:
             max_new_tokens: Limit of the tokens of the answers, which are the places that are compared.
         """
-        _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        plan = self._fitting(prompt, repair, max_new_tokens)
+        OPTIONS["max_new_tokens"].kind.check("max_new_tokens", max_new_tokens, InvalidValue)
+        plan = self._planner.fitting(prompt, repair, max_new_tokens)
         return audit(plan, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
     @property
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
-
-    def _fitting(self, prompt: PromptSource, repair: str | None, num_new: int = 0) -> Plan:
-        """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""
-        plan = self._planner.plan(prompt, repair)
-        check_room(plan, num_new, self.model.context_length)
-        return plan

@@ -5,7 +5,7 @@ from promptcache.decode.async_service import AsyncService, AsyncStream
 from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder, called_tools
-from promptcache.decode.score import Score, logits_batch, score, tokenized_choices
+from promptcache.decode.score import Score, score, tokenized_choices
 from promptcache.decode.service import Service, ServiceCounts, Ticket
 from promptcache.decode.stream import Stream
 from promptcache.settings import ServiceLimits
@@ -30,7 +30,6 @@ __all__ = [
     "WarmReport",
     "answer",
     "called_tools",
-    "logits_batch",
     "score",
     "tokenized_choices",
 ]

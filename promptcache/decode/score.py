@@ -1,6 +1,6 @@
-"""Logits of many requests, and the log-probabilities of texts that may continue a request.
+"""The log-probabilities of texts that may continue a request.
 
-Requests are computed together, in forward passes of at most `CHUNK_TOKENS` tokens.
+Texts are computed together, in forward passes of at most `CHUNK_TOKENS` tokens.
 """
 
 from __future__ import annotations
@@ -55,16 +55,6 @@ class Score(Short):
     def mean_logprob(self) -> float:
         """The log-probability per token: compares texts of different length."""
         return self.logprob / len(self.logprobs)
-
-
-def logits_batch(plans: Sequence[Plan], executor: Executor) -> tuple[torch.Tensor, ...]:
-    """Return the logits `[N, V]` of the N new tokens of each plan, in position order."""
-    found: list[list[torch.Tensor]] = [[] for _ in plans]
-    prepared = (prepare(plan, executor) for plan in plans)
-    joining = ((each.plan.tokens, each.fetched.kv_of) for each in prepared)
-    for index, logits in _compute(Batch(executor.model, executor.copies), joining, CHUNK_TOKENS):
-        found[index].append(logits)
-    return tuple(torch.cat(parts) for parts in found)
 
 
 def tokenized_choices(choices: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

@@ -1,6 +1,13 @@
 """From a plan to its KV: encode what no store has, fetch the rest, and refine the plan with what is known."""
 
-from promptcache.encode.distance import Audit, Distance, PlainPrefill, audit, compare_predictions
+from promptcache.encode.distance import (
+    DEFAULT_AUDIT_TOKENS,
+    Audit,
+    Distance,
+    PlainPrefill,
+    audit,
+    compare_predictions,
+)
 from promptcache.encode.encode import CHUNK_TOKENS, Progress
 from promptcache.encode.executor import Executor
 from promptcache.encode.prepare import Prepared, Refiner, linked_logits, prepare
@@ -9,6 +16,7 @@ from promptcache.encode.self_test import check_linking
 
 __all__ = [
     "CHUNK_TOKENS",
+    "DEFAULT_AUDIT_TOKENS",
     "Audit",
     "Distance",
     "Executor",

@@ -19,6 +19,9 @@ from promptcache.layout import Level, Plan
 from promptcache.model import Model, token_tensor, used_tokens
 from promptcache.tokenizer import Tokenizer
 
+DEFAULT_AUDIT_TOKENS = 32
+"""Default limit of the places that an audit compares."""
+
 
 class Distance(NamedTuple):
     """Distance between two predictions of one answer, at the end of the prompt and at each token of the answer.

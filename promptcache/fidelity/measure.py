@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
-from promptcache.encode import Distance, Executor, PlainPrefill, linked_logits
-from promptcache.engine import DEFAULT_AUDIT_TOKENS, Engine
+from promptcache.encode import DEFAULT_AUDIT_TOKENS, Distance, Executor, PlainPrefill, linked_logits
+from promptcache.engine import Engine
 from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
 from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity

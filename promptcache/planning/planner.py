@@ -98,6 +98,12 @@ class Planner:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
         return self.planned(prompt, repair, template_kwargs)[1]
 
+    def fitting(self, prompt: PromptSource, repair: str | None = None, num_new_tokens: int = 0) -> Plan:
+        """Return the plan of a prompt that leaves positions for generated tokens."""
+        plan = self.plan(prompt, repair)
+        check_room(plan, num_new_tokens, self._context_length)
+        return plan
+
     def plan_chat(
         self,
         prompt: Prompt,

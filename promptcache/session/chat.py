@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from promptcache.answers import AnswerReader, call_style, has_channels, whole_text
 from promptcache.decode import Completion, Request, RequestBuilder, Stream, answer, called_tools
@@ -47,7 +47,7 @@ class Chat(Unpicklable):
         prompt: The prompt below the conversation.
         question: The user turn or bare text at the end of the prompt, until `say()` without a text answers it.
         turns: The questions with their answers.
-        options: The options of every answer: `repair`, `salt`, `template_kwargs` and `tools`.
+        options: The options of every answer that were given; `say` has others of one answer.
     """
 
     _instead = "use save and Engine.load_chat"
@@ -63,7 +63,8 @@ class Chat(Unpicklable):
         called_tools(requests.read(options))
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
-        self.prompt, self.question, self.turns, self.options = prompt, question, turns, options
+        self.prompt, self.question, self.turns = prompt, question, turns
+        self.options = cast("OptionKeywords", {name: each for name, each in options.items() if each is not None})
         self._requests = requests
 
     @classmethod
@@ -172,7 +173,7 @@ class Chat(Unpicklable):
         saved, tools = read_chat(file), read_tools(options.get("tools") or ())
         turns = tuple(_with_own_tokens(each, requests, tools) for each in saved.turns)
         try:
-            return cls(requests, saved.prompt, {**options, "repair": saved.repair}, turns, saved.question)
+            return cls(requests, saved.prompt, {"repair": saved.repair, **options}, turns, saved.question)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
 
@@ -198,7 +199,7 @@ class Chat(Unpicklable):
         for name in _OF_CHAT:
             if name in options:
                 raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
-        asked = self._requests.read({**options, **self.options})
+        asked = self._requests.read({**self.options, **options})
         try:
             return self._requests.build_chat(self.prompt, self.turns, text, asked, results)
         except ContextLengthExceeded as error:

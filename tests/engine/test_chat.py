@@ -231,7 +231,7 @@ class Conversations(RuleBasedStateMachine):
             path = Path(folder) / "chat.json"
             told.chat.save(path)
             edit(path, *turns)
-            self.chats.append(told.copied(self.engine.load_chat(path, salt=told.chat.options["salt"])))
+            self.chats.append(told.copied(self.engine.load_chat(path, salt=told.chat.options.get("salt"))))
         return self.chats[-1]
 
     @rule(number=st.integers(0, 9), turn=st.integers(0, 9), field=st.sampled_from(("question", "answer")))

@@ -53,7 +53,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "agenerate": lambda engine: asyncio.run(engine.agenerate(PROMPT)),
     "astream": lambda engine: asyncio.run(anext(engine.astream(PROMPT))),
     "load_chat": lambda engine: engine.load_chat("chat.json"),
-    "logits_batch": lambda engine: engine.logits_batch([PROMPT]),
+    "logits": lambda engine: engine.logits(PROMPT),
     "score": lambda engine: engine.score(PROMPT, ["a"]),
 }
 STAYS = {"close", "stats", "clear_history", "from_pretrained"}

@@ -16,7 +16,6 @@ from promptcache.engine import Engine
 from promptcache.model import reference_logits
 from promptcache.model.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model
@@ -96,44 +95,27 @@ def test_the_greedy_answer_is_greedy() -> None:
     assert found[0].logprob > found[1].logprob
 
 
-@pytest.mark.parametrize("method", ["logits", "logits_batch", "reference", "link", "generate"])
+@pytest.mark.parametrize("method", ["logits", "reference", "link", "generate"])
 def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
     """No method computes with positions that the model does not have."""
     prompt = PROMPTS[0].replace("</prompt>", f"{'x' * CONTEXT_LENGTH}</prompt>")
     with pytest.raises(ContextLengthExceeded, match=str(CONTEXT_LENGTH)):
-        getattr(ENGINE, method)([prompt] if method == "logits_batch" else prompt)
+        getattr(ENGINE, method)(prompt)
     with pytest.raises(ContextLengthExceeded, match=f"{CONTEXT_LENGTH} new tokens"):
         ENGINE.score(PROMPTS[0], ["a", "x" * CONTEXT_LENGTH])
 
 
-@pytest.mark.parametrize("limit", [7, 64, 2048])
-def test_logits_of_several_prompts_are_those_of_each(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`logits_batch` gives each prompt the logits of `logits`, in order, in forward passes of any size."""
-    monkeypatch.setattr(scores, "CHUNK_TOKENS", limit)
-
-    together = ENGINE.logits_batch(PROMPTS, repair="none")
-
-    assert len(together) == len(PROMPTS)
-    for prompt, logits in zip(PROMPTS, together, strict=True):
-        expected = ENGINE.logits(prompt, repair="none")
-        assert logits.shape == expected.shape
-        assert distance(logits, expected) < 1e-10
-    assert ENGINE.logits_batch([]) == ()
-
-
-def test_prompts_share_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several prompts are one forward pass; a prompt and its choices are two."""
+def test_choices_share_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt and its choices are two forward passes."""
     calls = []
     forward = Model.forward
     monkeypatch.setattr(Model, "forward", lambda *args, **options: calls.append(1) or forward(*args, **options))
     ENGINE.warm()
 
-    ENGINE.logits_batch(PROMPTS[:6])
-    assert len(calls) == 1
     ENGINE.score(PROMPTS[0], CHOICES)
-    assert len(calls) == 3
+    assert len(calls) == 2
     ENGINE.score(PROMPTS[0], ["a", "b"])  # one token each: the prompt predicts them
-    assert len(calls) == 4
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("choices", [[], "yes", ["a", ""], ["a", 1], None, ["a", "\udc80"], {"a": 1}, ["a", "~"]])
