@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from promptcache.diagnostics import InvalidValue, Short, is_text, shown, whole
+from promptcache.diagnostics import InvalidValue, Short, shown, whole
 from promptcache.layout import num_shared
-from promptcache.model import AnyTokenizer, text_of_tokens, tokens_of_texts
 
 DEFAULT_MIN_TOKENS = 32
 """Default of the fewest tokens of a frequent prefix."""
@@ -28,19 +26,16 @@ class FrequentPrefix(Short):
         num_lists: How many lists begin with it.
         num_saved_tokens: Tokens that need no prefill if its KV is computed once: those behind the longest shorter
             frequent prefix, for each list but the first.
-        text: Its text with special tokens; None if no tokenizer was given.
     """
 
     token_ids: tuple[int, ...]
     num_lists: int
     num_saved_tokens: int
-    text: str | None = None
 
 
 def frequent_prefixes(
-    token_lists: Sequence[Sequence[int]] | Sequence[str],
+    token_lists: Sequence[Sequence[int]],
     *,
-    tokenizer: AnyTokenizer | None = None,
     min_tokens: int = DEFAULT_MIN_TOKENS,
     min_lists: int = 2,
     max_prefixes: int | None = None,
@@ -51,25 +46,19 @@ def frequent_prefixes(
     computed, and counts in no prefix.
 
     Args:
-        token_lists: Token IDs, such as the prompts of a data set; with a tokenizer also texts.
-        tokenizer: A tokenizer of transformers, which is called as in a loop of your own, or that of an engine. Prefixes
-            have their text then.
+        token_lists: Token IDs, such as those of the prompts of a data set.
         min_tokens: The fewest tokens of a prefix.
         min_lists: The fewest lists that begin with it.
         max_prefixes: The most prefixes to return; None returns all.
 
     Raises:
-        InvalidValue: The lists are not lists of token IDs, or not texts for the tokenizer; or a limit is not allowed.
+        InvalidValue: The lists are not lists of token IDs, or a limit is not allowed.
     """
     _MIN_TOKENS.check("min_tokens", min_tokens, InvalidValue)
     _MIN_LISTS.check("min_lists", min_lists, InvalidValue)
     _MAX_PREFIXES.check("max_prefixes", max_prefixes, InvalidValue)
-    if tokenizer is not None:
-        token_lists = _tokenized(token_lists, tokenizer)
     if not isinstance(token_lists, list | tuple):
         raise InvalidValue(f"token_lists={shown(token_lists)} is not allowed: a list of lists of token IDs is expected")
-    if any(isinstance(each, str) for each in token_lists):
-        raise InvalidValue("token_lists has texts: pass their tokenizer, too, with tokenizer=…")
     for index, each in enumerate(token_lists):
         if not isinstance(each, list | tuple) or not all(type(token_id) is int for token_id in each):
             raise InvalidValue(f"token_lists[{index}]={shown(each)} is not allowed: a list of token IDs is expected")
@@ -83,21 +72,7 @@ def frequent_prefixes(
         for num_tokens, num_above, first, stop in _branches(ordered, min_tokens)
         if stop - first >= min_lists
     )
-    best = sorted(found, key=lambda each: -each.num_saved_tokens)[:max_prefixes]
-    if tokenizer is None:
-        return tuple(best)
-    return tuple(replace(each, text=text_of_tokens(each.token_ids, tokenizer)) for each in best)
-
-
-def _tokenized(token_lists: Any, tokenizer: AnyTokenizer) -> Any:
-    """Return the tokens of texts; lists of token IDs as they are."""
-    if not isinstance(token_lists, list | tuple) or not any(isinstance(each, str) for each in token_lists):
-        return token_lists
-    if not all(map(is_text, token_lists)):
-        raise InvalidValue(
-            f"token_lists={shown(token_lists)} is not allowed: a list of texts, or of token IDs, is expected"
-        )
-    return tokens_of_texts(token_lists, tokenizer)
+    return tuple(sorted(found, key=lambda each: -each.num_saved_tokens)[:max_prefixes])
 
 
 def _branches(ordered: Sequence[Sequence[int]], min_tokens: int) -> Iterator[tuple[int, int, int, int]]:

@@ -6,14 +6,13 @@ as without a cache.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, Unpicklable, shown, whole
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, Unpicklable, shown
 from promptcache.encode import CHUNK_TOKENS
 from promptcache.kv import KV, Store
 from promptcache.layout import RequestTokens, num_shared
@@ -28,7 +27,6 @@ _MIN_SHARED = 64
 _GROWTH = 0.25
 """Spare room of history: rows branch more often than they continue."""
 
-_TOKENS = whole(1, 2**31 - 1, unit="tokens") | None
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 Tokens: TypeAlias = "FrequentPrefix | Sequence[int]"
@@ -110,27 +108,19 @@ class PrefixCache(Unpicklable):
 
     _instead = "make one in each process"
 
-    def __init__(
-        self,
-        engine: ServingEngine,
-        *,
-        max_row_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, engine: ServingEngine) -> None:
         """Create an empty cache in the memory of an engine's store.
 
         Args:
             engine: An `Engine`. Its modules and its own history are not affected, except that all are in one budget.
-            max_row_tokens: The most tokens of a row to keep, from its start; None keeps whole rows.
 
         Raises:
-            InvalidValue: `engine` is no engine, or `max_row_tokens` is not allowed.
+            InvalidValue: `engine` is no engine.
         """
-        _TOKENS.check("max_row_tokens", max_row_tokens, InvalidValue)
         model, store = getattr(engine, "model", None), getattr(engine, "store", None)
         if not isinstance(model, Model) or not isinstance(store, Store):
             raise InvalidValue(f"engine={shown(engine)} is not allowed: an Engine is expected")
         self._model = model
-        self._max_row_tokens = max_row_tokens
         self._memory = store.memory
         self._history = History(self._memory, _GROWTH)
         self._lock = new_lock()
@@ -187,7 +177,7 @@ class PrefixCache(Unpicklable):
         self._model.check_unchanged()
         with self._lock:
             taken = hit._take(self, out)
-        return sum(self._keep(*each) for each in taken)
+        return sum(self._history.keep(found, (), own) for found, own in taken)
 
     @torch.no_grad()
     def build(self, prefixes: Sequence[Tokens]) -> int:
@@ -218,21 +208,16 @@ class PrefixCache(Unpicklable):
     def _recall(self, token_ids: tuple[int, ...]) -> Recalled:
         return self._history.recall(_tokens(token_ids))
 
-    def _keep(self, found: Recalled, own_kv: OwnKV) -> int:
-        """Keep KV behind the known tokens of a row, up to the limit of a row; return the number of stored tokens."""
-        room = sys.maxsize if self._max_row_tokens is None else max(0, self._max_row_tokens - found.num_found)
-        return self._history.keep(found, (), [(keys[:, :room], values[:, :room]) for keys, values in own_kv])
-
     def _fill(self, prefix: tuple[int, ...], least: int) -> int:
         """Compute and keep a prefix if it lacks more than `least` tokens; return the number of computed ones."""
-        found = self._recall(prefix[: self._max_row_tokens])
+        found = self._recall(prefix)
         if len(found.missing) <= least:
             return 0
         batch = Batch(self._model)
         row = batch.join(found.tokens, {}, found)
         for start in range(0, len(found.missing), CHUNK_TOKENS):
             batch.encode([(row, row.tokens.token_ids[start : start + CHUNK_TOKENS])])
-        self._keep(found, _by_layer(batch.own_kv(row)))
+        self._history.keep(found, (), _by_layer(batch.own_kv(row)))
         return row.num_own
 
 

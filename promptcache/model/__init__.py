@@ -5,7 +5,7 @@ The only core room that imports transformers.
 
 from promptcache.model.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized
 from promptcache.model.fingerprint import runs_own_code
-from promptcache.model.load import AnyTokenizer, load_model, text_of_tokens, tokens_of_texts, wrap_tokenizer
+from promptcache.model.load import load_model, wrap_tokenizer
 from promptcache.model.model import Model, as_model, token_tensor
 from promptcache.model.options import needs_processors, read_options, tell_unused
 from promptcache.model.positioned_cache import PositionedCache, PositionedDynamicCache
@@ -17,7 +17,6 @@ from promptcache.model.tools import function_schema
 __all__ = [
     "MODEL_FAULTS",
     "NO_INTERFACE",
-    "AnyTokenizer",
     "Model",
     "PositionedCache",
     "PositionedDynamicCache",
@@ -33,9 +32,7 @@ __all__ = [
     "step_cache",
     "stopping_criteria",
     "tell_unused",
-    "text_of_tokens",
     "token_tensor",
-    "tokens_of_texts",
     "used_tokens",
     "wrap_tokenizer",
 ]

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from promptcache.diagnostics import InvalidValue, ModelNotFound, UnsupportedModel, first_line, shown, suggest
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel, first_line, shown, suggest
 from promptcache.model.facts import MODEL_FAULTS, check_causal
 from promptcache.model.model import Model
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
-
-AnyTokenizer: TypeAlias = PreTrainedTokenizerBase | Tokenizer
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -99,33 +97,6 @@ def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequ
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template, end_ids)
-
-
-def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:
-    """Return the tokens of each text, by a tokenizer of transformers or one of ours.
-
-    Raises:
-        InvalidValue: `tokenizer` is neither.
-    """
-    if isinstance(tokenizer, PreTrainedTokenizerBase):
-        found: list[list[int]] = tokenizer([*texts])["input_ids"] if texts else []
-        return found
-    if isinstance(tokenizer, Tokenizer):
-        return [[*tokenizer.tokenize(each)] for each in texts]
-    raise _no_tokenizer(tokenizer)
-
-
-def text_of_tokens(token_ids: Sequence[int], tokenizer: AnyTokenizer) -> str:
-    """Return the text of tokens, special ones included. Arguments and errors are those of `tokens_of_texts`."""
-    if isinstance(tokenizer, PreTrainedTokenizerBase):
-        return str(tokenizer.decode([*token_ids], clean_up_tokenization_spaces=False))
-    if isinstance(tokenizer, Tokenizer):
-        return tokenizer.detokenize(token_ids)
-    raise _no_tokenizer(tokenizer)
-
-
-def _no_tokenizer(given: object) -> InvalidValue:
-    return InvalidValue(f"tokenizer={shown(given)} is not allowed: that of transformers or of an engine is expected")
 
 
 def _where(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
@@ -24,7 +23,6 @@ from promptcache.model.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
-from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
 from tests.conftest import law_examples
 from tests.families import random_model, usual_families
 from tests.planted.targets import module_of
@@ -178,28 +176,6 @@ def test_what_is_known_is_not_computed_again() -> None:
     assert second.inputs["input_ids"].tolist() == [[3, 4, 5, 6]]
 
 
-def test_frequent_prefixes_take_texts() -> None:
-    """Texts have the tokens of their tokenizer: those of its call for transformers' own, BOS included."""
-    texts = [f"Translate this into French: {word}" for word in ("tree", "house", "cat")]
-    theirs = AutoTokenizer.from_pretrained(DEMO_FOLDER)
-    ours = HubTokenizer.from_folder(DEMO_FOLDER)
-    lists = {"theirs": theirs(texts)["input_ids"], "ours": [[*ours.tokenize(each)] for each in texts]}
-
-    for tokenizer, expected in ((theirs, lists["theirs"]), (ours, lists["ours"])):
-        found = frequent_prefixes(texts, tokenizer=tokenizer, min_tokens=4)
-        assert found == frequent_prefixes(expected, tokenizer=tokenizer, min_tokens=4) != ()
-        assert [each.text for each in found] == [f"{'<|begin|>' * (tokenizer is theirs)}Translate this into French:"]
-    assert frequent_prefixes(lists["theirs"], min_tokens=4)[0].text is None
-    assert frequent_prefixes([], tokenizer=theirs) == ()
-    with pytest.raises(InvalidValue, match="token_lists has texts: pass their tokenizer"):
-        frequent_prefixes(texts)
-    for wrong in ("text", ["\ud800"], ["text", [1]]):
-        with pytest.raises(InvalidValue, match=r"token_lists=.* is not allowed: a list of"):
-            frequent_prefixes(wrong, tokenizer=theirs)  # type: ignore[arg-type] # what is tested
-    with pytest.raises(InvalidValue, match="of transformers or of an engine is expected"):
-        frequent_prefixes(texts, tokenizer=len)  # type: ignore[arg-type] # what is tested
-
-
 def test_frequent_prefixes_are_ranked_by_what_they_save() -> None:
     """Each prefix counts the tokens behind the one above it, for all lists but the first; the law holds by brute force."""
     system, first, second = list(range(40)), [100] * 50, [200] * 60
@@ -256,7 +232,7 @@ def test_saved_tokens_are_those_of_a_trie(lists: list[list[int]], least: int) ->
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: PrefixCache(ENGINE, max_row_tokens=0), InvalidValue, "max_row_tokens=0 is not allowed"),
+        (lambda: frequent_prefixes(["text"]), InvalidValue, "token_lists.0.='text' is not allowed"),  # type: ignore[list-item]
         (lambda: PrefixCache(ENGINE.model), InvalidValue, "an Engine is expected"),
         (lambda: frequent_prefixes([], min_lists=1), InvalidValue, "min_lists=1 is not allowed"),
         (lambda: frequent_prefixes([], max_prefixes=0), InvalidValue, "max_prefixes=0 is not allowed"),
@@ -337,22 +313,14 @@ def test_another_model_is_refused(is_of_engine: bool) -> None:
 
 
 def test_limits_hold() -> None:
-    """A cache keeps the first tokens of each row, and no more tokens than memory has room for."""
-    row = tuple(range(10, 90))
-    for fill in (
-        lambda cache: cache.build([row]),
-        lambda cache: cache.update(hit := cache.get(torch.tensor([row])), ENGINE.model.hf(**hit.inputs)),
-    ):
-        prefixes = PrefixCache(ENGINE, max_row_tokens=48)
-        with torch.no_grad():
-            assert fill(prefixes) == 48
-            assert prefixes.get(torch.tensor([row])).num_cached == (48,)
-    small = PrefixCache(serving(ENGINE.model, 160), max_row_tokens=64)
+    """A cache keeps no more tokens than memory has room for."""
+    row = tuple(range(10, 74))
+    small = PrefixCache(serving(ENGINE.model, 160))
     for first in range(5):
-        small.build([(first, *row)])
-        assert small.get(torch.tensor([[first, *row]])).num_cached == (64,)
+        assert small.build([(first, *row[1:])]) == 64
+        assert small.get(torch.tensor([[first, *row[1:], 9]])).num_cached == (64,)
         assert 0 < small.nbytes <= 160 * TOKEN_BYTES
-    assert small.get(torch.tensor([[0, *row]])).num_cached == (0,)
+    assert small.get(torch.tensor([[0, *row[1:]]])).num_cached == (0,)
 
 
 def test_gradients_do_not_reach_the_cache() -> None:
