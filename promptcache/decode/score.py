@@ -114,14 +114,14 @@ def _predictions(
     for index in range(len(choices)):
         yield index, last
     own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
-    handles = {**stored, own: batch.own_kv(row)}
+    held = {**stored, own: batch.own_kv(row)}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
     parts = (*tokens.parts, own.whole)
     longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
     joining = (
         (
             RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
-            handles,
+            held,
         )
         for fed in (choices[index][:-1] for index in longer)
     )

@@ -249,7 +249,7 @@ class Executor:
         while unknown:
             found = self._get_many(unknown)
             lookups.update(found)
-            missing = (encoding for encoding, lookup in found.items() if lookup.handle is None)
+            missing = (encoding for encoding, lookup in found.items() if lookup.kv is None)
             contexts = dict.fromkeys(part.encoding for encoding in missing for part in encoding.context)
             unknown = tuple(each for each in contexts if each not in lookups)
         return lookups
@@ -278,7 +278,7 @@ class Executor:
             free = [chain for key, chain in chain_of.items() if key in claimed] or batch
             again = self._get_many([each for chain in free for each in chain])
             faults += (fault for each in again.values() for fault in each.faults)
-            if found := {each: lookup for each, lookup in again.items() if lookup.handle is not None}:
+            if found := {each: lookup for each, lookup in again.items() if lookup.kv is not None}:
                 return found, {}
             return {}, self._computed(free, held, faults)
 
@@ -311,4 +311,4 @@ class Executor:
 
 
 def _found(lookups: Mapping[Encoding, Lookup]) -> dict[Encoding, KV]:
-    return {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
+    return {each: lookup.kv for each, lookup in lookups.items() if lookup.kv is not None}

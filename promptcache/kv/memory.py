@@ -43,7 +43,7 @@ def default_budget(device: torch.device) -> int:
 class _Kept:
     """KV that is kept, its recipe if it is an encoding, and the list that its owner reads after an eviction."""
 
-    handle: KV
+    kv: KV
     recipe: Recipe | None
     evicted: deque[Any] | None
 
@@ -106,7 +106,7 @@ class KVMemory:
     def keep(
         self,
         key: Hashable,
-        handle: KV,
+        kv: KV,
         cost: float,
         *,
         uses: int | None = None,
@@ -117,20 +117,20 @@ class KVMemory:
 
         Args:
             key: Key of the owner. Keys of encodings are texts.
-            handle: KV in memory from `allocate`.
+            kv: KV in memory from `allocate`.
             cost, uses: As for `allocate`.
             recipe: The recipe of an encoding.
             evicted: The key is appended when the entry is no longer kept.
         """
-        nbytes = self.bytes_for(handle.num_tokens)
+        nbytes = self.bytes_for(kv.num_tokens)
         with self._lock:
             if (first := self._entries.get(key)) is not None:  # another thread was faster
-                return first.handle
+                return first.kv
             if not self._make_room(nbytes, cost, uses):
                 return None
-            self._entries[key] = _Kept(handle, recipe, evicted)
+            self._entries[key] = _Kept(kv, recipe, evicted)
             self._policy.add(key, nbytes, cost, uses or 1)
-            return handle
+            return kv
 
     def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, cost: float) -> KV | None:
         """Keep a copy of the KV of an encoding, from any device, under its key; None if there is no room.
@@ -143,14 +143,14 @@ class KVMemory:
         if (kept := self.find(recipe.key)) is not None:
             return kept
         try:
-            handle = self.with_room(partial(self.allocate, keys.shape[2], cost))
+            kv = self.with_room(partial(self.allocate, keys.shape[2], cost))
         except torch.OutOfMemoryError:
             return None
-        if handle is None:
+        if kv is None:
             return None
-        handle.keys.copy_(keys)
-        handle.values.copy_(values)
-        return self.keep(recipe.key, handle, cost, recipe=recipe)
+        kv.keys.copy_(keys)
+        kv.values.copy_(values)
+        return self.keep(recipe.key, kv, cost, recipe=recipe)
 
     def find(self, key: Hashable) -> KV | None:
         """Return the KV of a key and count a use; None if it is not kept."""
@@ -159,7 +159,7 @@ class KVMemory:
             if entry is None:
                 return None
             self._policy.touch(key)
-            return entry.handle
+            return entry.kv
 
     def drop(self, key: Hashable) -> None:
         """Stop to keep the entry of a key, if there is one."""

@@ -44,13 +44,13 @@ class Lookup(NamedTuple):
     """Result of looking up one key.
 
     Attributes:
-        handle: The KV, ready to be linked, or None for a cache miss. Callers may keep it and must not change it.
+        kv: The KV, ready to be linked, or None for a cache miss. Callers may keep it and must not change it.
         tier: Where the KV was found.
         moved_bytes: Bytes copied between tiers for this lookup.
         faults: Faults in this lookup, one sentence each, such as a tier that did not answer.
     """
 
-    handle: KV | None
+    kv: KV | None
     tier: Tier = Tier.MEMORY
     moved_bytes: int = 0
     faults: tuple[str, ...] = ()
@@ -120,10 +120,10 @@ class Store(Unpicklable):
         for key in wanted:
             KEY.check("key", key, StoreError)
         found = {key: Lookup(self.memory.find(key)) for key in wanted}
-        missing = [key for key, lookup in found.items() if lookup.handle is None]
+        missing = [key for key, lookup in found.items() if lookup.kv is None]
         if missing and self.host is not None:
             found.update((key, lookup) for key in missing if (lookup := self._from_host(self.host, key)) is not None)
-            missing = [key for key in missing if found[key].handle is None]
+            missing = [key for key in missing if found[key].kv is None]
         if missing and self.blob_tiers:
             found.update(self._from_tiers(missing))
         return found
@@ -138,16 +138,16 @@ class Store(Unpicklable):
             keys: `[L, Hkv, T, D]` in position order. The store copies what it keeps, and changes nothing.
             values: Same shape as `keys`.
         """
-        handle = self.memory.find(recipe.key)
-        if handle is None:
-            handle = self._keep(recipe, *apply_codec(recipe, keys, values))
+        kv = self.memory.find(recipe.key)
+        if kv is None:
+            kv = self._keep(recipe, *apply_codec(recipe, keys, values))
         if self.host is not None:
-            self.host.offer(recipe, handle.keys, handle.values, self._cost(recipe))
+            self.host.offer(recipe, kv.keys, kv.values, self._cost(recipe))
         if self.blob_tiers:
             facts = self._notes.get(recipe.key, {})
-            stored = replace(to_stored(recipe, handle.keys, handle.values), facts=facts)
+            stored = replace(to_stored(recipe, kv.keys, kv.values), facts=facts)
             self._write(stored, self.blob_tiers, self._faults)
-        return handle
+        return kv
 
     def probe(self) -> None:
         """Check that every blob tier can be written now; nothing is left behind.
@@ -269,8 +269,8 @@ class Store(Unpicklable):
     def _keep(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
         """Copy KV to the memory; without room, link it where it is, in its mapped file if possible."""
         device = self.memory.shape.device
-        handle = self.memory.offer(recipe, keys, values, self._cost(recipe))
-        return handle or KV(keys=keys.to(device), values=values.to(device))
+        kv = self.memory.offer(recipe, keys, values, self._cost(recipe))
+        return kv or KV(keys=keys.to(device), values=values.to(device))
 
     def _from_host(self, host: KVMemory, key: str) -> Lookup | None:
         found, recipe = host.find(key), host.recipe(key)

@@ -53,7 +53,7 @@ def test_only_the_module_that_is_not_finite_is_left_out() -> None:
         engine.warm()
 
     assert engine.generate(prompt, **OPTIONS).token_ids == alone.generate(prompt, **OPTIONS).token_ids
-    held = [engine.store.get(key).handle for key in engine.keys("t")]
+    held = [engine.store.get(key).kv for key in engine.keys("t")]
     found = [run for run in held if run is not None]
     assert all(run.keys.isfinite().all() and run.values.isfinite().all() for run in found)
     assert len(found) == len(held) - 2  # neither b, nor c alone, which no request uses

@@ -88,7 +88,7 @@ def test_stored_bytes_are_those_of_a_warm_schema(engine: Engine) -> None:
         own.warm()
         own.generate(PROMPT, max_new_tokens=1)
         found = own.store.get_many(own.store.keys()).values()
-        assert sizes[name] == sum(each.handle.nbytes for each in found if each.handle is not None)
+        assert sizes[name] == sum(each.kv.nbytes for each in found if each.kv is not None)
     assert sizes["context=guaranteed"] < min(sizes["as it is"], sizes["promoted"])
 
 

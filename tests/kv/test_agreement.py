@@ -136,14 +136,14 @@ class Agreement(RuleBasedStateMachine):
     def get(self, name: str, hold: bool) -> None:
         """Look up an encoding: a hit returns what was put, and without a fault there is a hit."""
         found = self.store.get(RECIPES[name].key)
-        if found.handle is None:
+        if found.kv is None:
             assert name not in self.on_remote or "read" in self.remote.failing
             return
         assert name in self.expected
-        self.check(name, found.handle)
+        self.check(name, found.kv)
         assert (found.moved_bytes > 0) == (found.tier is not Tier.MEMORY)
         if hold:
-            self.held.append((name, found.handle))
+            self.held.append((name, found.kv))
 
     @rule(names=st.lists(st.sampled_from(NAMES)), hold=st.booleans())
     def get_many(self, names: list[str], hold: bool) -> None:
@@ -153,14 +153,14 @@ class Agreement(RuleBasedStateMachine):
         assert set(found) == set(plain) == {RECIPES[name].key for name in names}
         for name in names:
             lookup = found[RECIPES[name].key]
-            assert (plain[RECIPES[name].key].handle is not None) == (name in self.expected)
-            if lookup.handle is None:
+            assert (plain[RECIPES[name].key].kv is not None) == (name in self.expected)
+            if lookup.kv is None:
                 assert name not in self.on_remote or "read" in self.remote.failing
                 continue
             assert name in self.expected
-            self.check(name, lookup.handle)
+            self.check(name, lookup.kv)
             if hold:
-                self.held.append((name, lookup.handle))
+                self.held.append((name, lookup.kv))
 
     @rule(name=st.sampled_from(NAMES))
     def delete(self, name: str) -> None:
@@ -169,7 +169,7 @@ class Agreement(RuleBasedStateMachine):
         self.plain.delete(RECIPES[name].key)
         self.expected.discard(name)
         self.on_remote.discard(name)
-        assert self.store.get(RECIPES[name].key).handle is None
+        assert self.store.get(RECIPES[name].key).kv is None
 
     @rule(disk=st.sets(st.sampled_from(["read", "write"])), remote=st.sets(st.sampled_from(["read", "write"])))
     def fail(self, disk: set[str], remote: set[str]) -> None:

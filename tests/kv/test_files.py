@@ -99,7 +99,7 @@ def test_a_damaged_file_is_deleted_and_written_again(
     with caplog.at_level(logging.WARNING):
         found, again = store.get(KEY), store.get(KEY)
 
-    assert (found.handle, again.handle, again.faults) == (None, None, ())
+    assert (found.kv, again.kv, again.faults) == (None, None, ())
     (fault,) = found.faults
     assert fault.startswith(f"{tier.kind}: {tier}/{KEY}")
     assert [f"{tier.kind}: {record.getMessage()}" for record in caplog.records] == [fault]

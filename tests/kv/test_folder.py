@@ -106,7 +106,7 @@ def test_a_write_replaces_a_link(tmp_path: Path) -> None:
 def test_kv_of_another_shape_is_deleted(tmp_path: Path) -> None:
     """A file with another shape than that of the model is a fault, and deleted."""
     tier_with_one(tmp_path)
-    assert store_over(tmp_path).get(KEY).handle is not None
+    assert store_over(tmp_path).get(KEY).kv is not None
 
     (fault,) = Store(shape(torch.float16), (FileTier(tmp_path),)).get(KEY).faults
 

@@ -39,7 +39,7 @@ def use_all(folder: Path, budget_bytes: int | None) -> None:
     store = Store(shape(), [tier])
     with store.claim(keys, 0.1):
         for each in KEPT:
-            found = store.get(each.recipe.key).handle
+            found = store.get(each.recipe.key).kv
             assert found is None or bits(found.keys) == bits(each.tensors["keys"])
             put = store.put(each.recipe, each.tensors["keys"], each.tensors["values"])
             assert bits(put.values) == bits(each.tensors["values"])

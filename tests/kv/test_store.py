@@ -63,8 +63,8 @@ def test_four_methods_make_a_tier() -> None:
     store = Store(SHAPE, (tier,))
     found = store.get(made.key)
 
-    assert found.handle is not None
-    assert (found.tier, torch.equal(found.handle.keys, keys)) == (Tier.REMOTE, True)
+    assert found.kv is not None
+    assert (found.tier, torch.equal(found.kv.keys, keys)) == (Tier.REMOTE, True)
     assert (set(store.keys()), store.lacking([made.key])) == ({made.key}, {})
     *head, last = tier.files[made.key]
     tier.files[made.key] = bytes([*head, last ^ 1])
@@ -78,7 +78,7 @@ def test_kv_is_served_as_its_codec_leaves_it() -> None:
     """Memory has the quantized KV that a tier has, not the KV that was put."""
     tier, made, (keys, values) = DictTier(), recipe("a", codec=Codec.INT8), kv()
     put = Store(SHAPE, (tier,)).put(made, keys, values)
-    found = Store(SHAPE, (tier,)).get(made.key).handle
+    found = Store(SHAPE, (tier,)).get(made.key).kv
 
     assert found is not None
     assert torch.equal(put.keys, found.keys)
@@ -151,7 +151,7 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
         first.put(each, *kv())
     found = Watching(SHAPE, (Parallel(tmp_path),)).get_many(each.key for each in made)
 
-    assert all(lookup.handle is not None for lookup in found.values())
+    assert all(lookup.kv is not None for lookup in found.values())
     assert len(waiting) == 40
     assert max(waiting) <= 2 * 3 + 1
 
@@ -162,7 +162,7 @@ def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     Store(SHAPE, (tier,)).put(made, *kv(64))
     store = Store(SHAPE, (tier,), budget_bytes=8 * SHAPE.token_bytes)
 
-    run = store.get(made.key).handle
+    run = store.get(made.key).kv
 
     assert run is not None
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if made.key in line]
@@ -223,7 +223,7 @@ def test_threads_agree(tmp_path: Path) -> None:
             number, act = torch.randint(0, 6, (2,), generator=chance).tolist()
             made = list(contents)[number]
             keys, values = contents[made]
-            run = store.put(made, keys, values) if act < 2 else store.get(made.key).handle
+            run = store.put(made, keys, values) if act < 2 else store.get(made.key).kv
             if act == 5:
                 store.delete(made.key)
             if run is not None and not (torch.equal(run.keys, keys) and torch.equal(run.values, values)):

@@ -158,9 +158,7 @@ def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
     found = store.get_many(keys)
 
     assert list(found) == keys
-    assert all(
-        lookup.handle is not None and lookup.tier is Tier.REMOTE and not lookup.faults for lookup in found.values()
-    )
+    assert all(lookup.kv is not None and lookup.tier is Tier.REMOTE and not lookup.faults for lookup in found.values())
 
 
 class SingleConnection(fsspec.AbstractFileSystem):
@@ -200,7 +198,7 @@ def test_one_connection_is_used_by_one_thread() -> None:
         found = list(pool.map(lambda store: store.get_many(keys), stores))
 
     assert SingleConnection.most == 1
-    assert all(lookup.handle is not None for each in found for lookup in each.values())
+    assert all(lookup.kv is not None for each in found for lookup in each.values())
 
 
 def refuse() -> None:

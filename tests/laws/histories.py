@@ -100,7 +100,7 @@ class _Histories(RuleBasedStateMachine):
     def hold(self) -> None:
         """Keep every encoding in use, as requests in flight do."""
         for key in list(self.store.keys()):
-            handle = self.store.get(key).handle
+            handle = self.store.get(key).kv
             if handle is not None and key not in self.held:
                 self.held[key] = (handle, handle.keys.clone())
 

@@ -281,14 +281,14 @@ def _stale_after_eviction(patch: Patch) -> None:
     put = Store.put
 
     def delete(self: Any, key: str) -> bool:
-        handle = self.get(key).handle
+        handle = self.get(key).kv
         if handle is not None:
             freed[handle.num_tokens] = handle
         return handle is not None
 
     def reuse(self: Any, recipe: Any, keys: Any, values: Any) -> Any:
         handle = freed.pop(keys.shape[2], None)
-        if handle is None or self.get(recipe.key).handle is not None:
+        if handle is None or self.get(recipe.key).kv is not None:
             return put(self, recipe, keys, values)
         handle.keys.copy_(keys)
         handle.values.copy_(values)
@@ -300,7 +300,7 @@ def _stale_after_eviction(patch: Patch) -> None:
 
 @wrapped("memory that a request holds is written over", Store, "delete", law=HISTORY)
 def _held_memory(original: Any, self: Any, key: str) -> bool:
-    handle = self.get(key).handle
+    handle = self.get(key).kv
     if handle is not None:
         handle.keys.zero_()
     return original(self, key)
