@@ -7,17 +7,16 @@ as without a cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, Unpicklable, shown
 from promptcache.encode import CHUNK_TOKENS
 from promptcache.kv import KV, Store
-from promptcache.layout import RequestTokens, num_shared
+from promptcache.layout import RequestTokens
 from promptcache.locks import new_lock
-from promptcache.loops.frequent_prefixes import FrequentPrefix
+from promptcache.loops.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.model import Model, PositionedCache, step_cache
 from promptcache.rows import Batch, History, OwnKV, Pass, Recalled
 
@@ -28,8 +27,6 @@ _GROWTH = 0.25
 """Spare room of history: rows branch more often than they continue."""
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-Tokens: TypeAlias = "FrequentPrefix | Sequence[int]"
 
 
 class ServingEngine(Protocol):
@@ -150,11 +147,10 @@ class PrefixCache(Unpicklable):
         """
         rows = _read_rows(input_ids, attention_mask, self._model)
         self._model.check_unchanged()
-        pairs = pairwise(sorted(rows))
-        shared = {first[: num_shared(first, second)] for first, second in pairs}
         most = self._memory.budget_bytes // self._model.shape.token_bytes
-        for prefix in sorted((each for each in shared if _MIN_SHARED < len(each) <= most), key=len):
-            self._fill(prefix, _MIN_SHARED)
+        for each in frequent_prefixes(rows, min_tokens=_MIN_SHARED + 1):
+            if len(each.token_ids) <= most:
+                self._fill(each.token_ids, _MIN_SHARED)
         return PrefixHit(self, rows)
 
     @torch.no_grad()
@@ -180,7 +176,7 @@ class PrefixCache(Unpicklable):
         return sum(self._history.keep(found, (), own) for found, own in taken)
 
     @torch.no_grad()
-    def build(self, prefixes: Sequence[Tokens]) -> int:
+    def build(self, prefixes: Sequence[FrequentPrefix | Sequence[int]]) -> int:
         """Compute and keep the KV of prefixes, as far as there is room.
 
         Args:
@@ -206,7 +202,8 @@ class PrefixCache(Unpicklable):
         return sum(self._fill(tuple(each), 1) for each in sorted(lists, key=len))
 
     def _recall(self, token_ids: tuple[int, ...]) -> Recalled:
-        return self._history.recall(_tokens(token_ids))
+        position_ids = tuple(range(len(token_ids)))
+        return self._history.recall(RequestTokens(parts=(), token_ids=token_ids, position_ids=position_ids))
 
     def _fill(self, prefix: tuple[int, ...], least: int) -> int:
         """Compute and keep a prefix if it lacks more than `least` tokens; return the number of computed ones."""
@@ -236,10 +233,6 @@ def _inputs(opened: Pass, model: Model) -> dict[str, Any]:
         "use_cache": True,
         **model.only_logits_of(opened.last()),
     }
-
-
-def _tokens(token_ids: tuple[int, ...]) -> RequestTokens:
-    return RequestTokens(parts=(), token_ids=token_ids, position_ids=tuple(range(len(token_ids))))
 
 
 def _by_layer(kv: KV) -> OwnKV:
