@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 
 import torch
 
@@ -273,9 +274,10 @@ class Executor:
         Returns:
             What was found, or what was computed.
         """
-        chain_of = {self.key(chain[0]): chain for chain in batch}
-        with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
-            free = [chain for key, chain in chain_of.items() if key in claimed] or batch
+        keys = [[*map(self.key, each)] for each in batch]
+        with self.store.claim(keys, patience_s, on_wait) as claimed, self._lock:
+            begins = (tuple(takewhile(lambda each: self.key(each) in claimed, chain)) for chain in batch)
+            free = [*filter(None, begins)] or batch
             again = self._get_many([each for chain in free for each in chain])
             faults += (fault for each in again.values() for fault in each.faults)
             if found := {each: lookup for each, lookup in again.items() if lookup.kv is not None}:

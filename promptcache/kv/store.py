@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -228,21 +229,26 @@ class Store(Unpicklable):
             return tuple(dict.fromkeys(self._faults.popleft() for _ in range(len(self._faults))))
 
     @contextmanager
-    def claim(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on) -> Iterator[frozenset[str]]:
+    def claim(
+        self, chains: Sequence[Sequence[str]], timeout_s: float, on_wait: OnWait = go_on
+    ) -> Iterator[frozenset[str]]:
         """Return a context in which no other process with the same folder computes the keys that it yields.
 
-        Entering it locks the keys that no other process computes now, at most 64. If there are none, it waits for the
-        first key, at most `timeout_s`, and calls `on_wait` meanwhile. Look the keys up again afterwards, because
-        another process may have stored them. Claims only save work; answers are correct without them. A URL has no
-        locks, so two machines may compute one key.
+        Entering it locks at most 64 keys: of each chain, those before the first one that another process computes now.
+        If there are none, it waits for the first key, at most `timeout_s`, and calls `on_wait` meanwhile. Look the keys
+        up again afterwards, because another process may have stored them. Claims only save work; answers are correct
+        without them. A URL has no locks, so two machines may compute one key.
         """
         tiers = [tier for tier in self.blob_tiers if tier.has_locks]
         deadline = time.monotonic() + timeout_s
         with ExitStack() as stack:
-            claimed = [key for key in keys[:_MAX_CLAIMS] if self._locked(stack, tiers, key, 0.0)] if tiers else keys
-            while keys and not claimed and (left_s := deadline - time.monotonic()) > 0:
-                if self._locked(stack, tiers, keys[0], min(left_s, _WAIT_S)):
-                    claimed = keys[:1]
+            claimed = set[str]()
+            for keys in chains:
+                free = keys[: _MAX_CLAIMS - len(claimed)] if tiers else keys
+                claimed.update(takewhile(lambda key: self._locked(stack, tiers, key, 0.0), free))
+            while chains and not claimed and (left_s := deadline - time.monotonic()) > 0:
+                if self._locked(stack, tiers, chains[0][0], min(left_s, _WAIT_S)):
+                    claimed = {chains[0][0]}
                 else:
                     on_wait()
             yield frozenset(claimed)

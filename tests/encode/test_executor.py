@@ -230,7 +230,7 @@ def test_a_wait_for_another_replica_can_be_ended(tmp_path: Path) -> None:
         if len(reports) == 2:
             raise Cancelled("the request was cancelled")
 
-    with holder.store.claim([holder.key(encoding)], 0), pytest.raises(Cancelled):
+    with holder.store.claim([[holder.key(encoding)]], 0), pytest.raises(Cancelled):
         waiter.fetch([encoding], progress, patience_s=600)
 
     assert reports == [(0, encoding.num_tokens)] * 2

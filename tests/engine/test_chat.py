@@ -171,7 +171,7 @@ class Conversations(RuleBasedStateMachine):
         stream = told.chat.stream(None if told.waits else "Left?", max_new_tokens=8, **GREEDY)
         next(stream, None)
         if is_generated:
-            stream._thread.join(30)
+            assert stream._service.drain(30)
         stream.close()
         if stream.completion is not None:
             told.ask("Left?")

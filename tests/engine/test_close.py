@@ -35,10 +35,7 @@ def opened(**settings: Any) -> Engine:
 CALLS: dict[str, Callable[[Engine], object]] = {
     **{
         name: lambda engine, name=name: getattr(engine, name)(PROMPT)
-        for name in (
-            *("promote", "plan", "render", "generate", "stream", "logits", "reference", "link", "to_dynamic_cache"),
-            "audit",
-        )
+        for name in (*("promote", "plan", "render", "generate", "stream", "logits", "reference", "link", "audit"),)
     },
     **{name: lambda engine, name=name: getattr(engine, name)() for name in ("warm", "service", "chat", "__enter__")},
     "add_schema": lambda engine: engine.add_schema(SCHEMA),

@@ -146,7 +146,7 @@ def store_over(folder: str | Path) -> Store:
 
 def hold_claim(folder: str, key: str, answers: object) -> None:
     """Take a claim and hold it."""
-    with store_over(folder).claim([key], 10) as claimed:
+    with store_over(folder).claim([[key]], 10) as claimed:
         answers.put(claimed)  # type: ignore[attr-defined]
         time.sleep(60)
 
@@ -161,19 +161,20 @@ def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
     assert answers.get() == {key}
 
     started = time.monotonic()
-    with store.claim([key], 0.2) as claimed:
+    with store.claim([[key]], 0.2) as claimed:
         assert not claimed
     assert time.monotonic() - started >= 0.2
-    with store.claim([key, other], 0) as claimed:
-        assert claimed == {other}
+    for chains, free in (([[key], [other]], {other}), ([[other, key]], {other}), ([[key, other]], set())):
+        with store.claim(chains, 0) as claimed:
+            assert claimed == free
 
     process.kill()
     process.join()
-    with store.claim([key], 10) as claimed:
+    with store.claim([[key]], 10) as claimed:
         assert claimed == {key}
-        with store.claim([key], 0) as twice:
+        with store.claim([[key]], 0) as twice:
             assert not twice
-    with store.claim([key], 0) as claimed:
+    with store.claim([[key]], 0) as claimed:
         assert claimed == {key}
 
 
@@ -185,9 +186,9 @@ def test_a_waiting_claim_can_be_ended(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with (
-        store_over(tmp_path).claim([key], 0),
+        store_over(tmp_path).claim([[key]], 0),
         pytest.raises(KeyboardInterrupt),
-        store_over(tmp_path).claim([key], 60, cancel),
+        store_over(tmp_path).claim([[key]], 60, cancel),
     ):
         pass
 
@@ -198,7 +199,7 @@ def test_without_working_locks_every_key_is_claimed(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "locks")
     (tmp_path / "locks").write_text("in the way")
 
-    with store.claim([key], 60) as claimed:
+    with store.claim([[key]], 60) as claimed:
         assert claimed == {key}
     assert "cannot lock: " in store.faults()[0]
 
@@ -206,13 +207,13 @@ def test_without_working_locks_every_key_is_claimed(tmp_path: Path) -> None:
 def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
     """`gc` removes the locks that no process holds."""
     store, (one, two) = store_over(tmp_path), (each.recipe.key for each in ALL[:2])
-    with store.claim([one, two], 1):
+    with store.claim([[one], [two]], 1):
         pass
 
-    with store.claim([two], 1):
+    with store.claim([[two]], 1):
         FileTier(tmp_path).gc()
         assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{two}.lock"]
-        with store_over(tmp_path).claim([two], 0) as claimed:
+        with store_over(tmp_path).claim([[two]], 0) as claimed:
             assert not claimed
 
 
@@ -222,7 +223,7 @@ def warm(folder: str, made: object) -> None:
     for each in WARMED:
         key = each.recipe.key
         if read(tier, key) is None:
-            with store.claim([key], 60):
+            with store.claim([[key]], 60):
                 if read(tier, key) is None:
                     time.sleep(0.005)  # time to encode
                     made.put(key)  # type: ignore[attr-defined]

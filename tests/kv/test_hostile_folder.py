@@ -37,7 +37,7 @@ def use_all(folder: Path, budget_bytes: int | None) -> None:
     """Call the methods of a store and of its tier; those of the tier return or raise a typed error."""
     tier, keys = FileTier(folder, budget_bytes=budget_bytes), [each.recipe.key for each in KEPT]
     store = Store(shape(), [tier])
-    with store.claim(keys, 0.1):
+    with store.claim([keys], 0.1):
         for each in KEPT:
             found = store.get(each.recipe.key).kv
             assert found is None or bits(found.keys) == bits(each.tensors["keys"])
@@ -85,7 +85,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with all that a store ever writes. One encoding is damaged."""
     folder = tmp_path_factory.mktemp("store") / "tier"
     store = Store(shape(), [FileTier(folder)])
-    with store.claim([each.recipe.key for each in KEPT], 1):
+    with store.claim([[each.recipe.key] for each in KEPT], 1):
         for each in KEPT:
             store.put(each.recipe, each.tensors["keys"], each.tensors["values"])
     damaged = min((folder / "encodings").iterdir())

@@ -236,7 +236,7 @@ def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
     engine = Engine.from_pretrained(store=StoreConfig(folder=tmp_path / "kept"))
     engine.add_schema(TRAVEL)
     with (
-        engine.store.claim(engine.keys("travel"), 0),
+        engine.store.claim([engine.keys("travel")], 0),
         server_process("--store", str(tmp_path / "kept")) as (running, url),
     ):
         assert httpx.get(f"{url}/health").json() == {"status": "starting"}
