@@ -357,10 +357,12 @@ class HeldWork:
         return encode.compute(model, batch, held)
 
     @contextmanager
-    def claim(self, keys: Sequence[str], timeout_s: float, on_wait: object = None) -> Iterator[frozenset[str]]:
+    def claim(
+        self, chains: Sequence[Sequence[str]], timeout_s: float, on_wait: object = None
+    ) -> Iterator[frozenset[str]]:
         """Wait, as for another process that has the claims."""
         self.wait()
-        yield frozenset(keys)
+        yield frozenset(key for each in chains for key in each)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from promptcache.layout import lay_out, run_variants
 from promptcache.testing import ByteTokenizer
 from tests.conftest import law_examples
 from tests.laws.checker_laws import content, files_are_one_schema
-from tests.laws.laws import BrokenLaw, check_laws, without_places
+from tests.laws.laws import BrokenLaw, without_places
 from tests.laws.subject import Subject
 from tests.strategies import SchemaFiles, invalid_prompts, schema_files
 from tests.strategies.split_files import FileWish, divide
@@ -139,8 +139,8 @@ def test_a_schema_that_means_something_else_breaks_the_law() -> None:
         files_are_one_schema(written)
 
 
-def test_a_drawn_schema_goes_through_all_laws() -> None:
-    """`check_laws` takes a schema that was read with its files, whose texts it still has."""
+def test_a_drawn_schema_has_the_texts_of_its_files() -> None:
+    """A subject of a schema that was read with its files still has their texts, byte by byte."""
     written = SchemaFiles(
         xml='<schema name="s"><include href="more/part.xml"/></schema>',
         files={
@@ -151,8 +151,6 @@ def test_a_drawn_schema_goes_through_all_laws() -> None:
     )
 
     files_are_one_schema(written)
-    check_laws(parse_schema(written.xml, folder=written.folder), max_examples=5)
-    check_laws(written.checked(), max_examples=5)
     assert Subject(written.checked()).folder == {"more/text.txt": "\ufeff\ufeffLow < high.\r\n"}
 
 
