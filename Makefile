@@ -41,6 +41,6 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .clients .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) .clients .torchao .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 include tools/maintenance.mk

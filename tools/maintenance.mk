@@ -3,7 +3,7 @@ LOWEST := .venv-lowest
 PYTHONS ?= python3.11 python3.12 python3.13
 RUNTIME := $(addprefix tests/,answers attention decode encode engine loops model rows)
 
-.PHONY: test-slow test-clients test-triton bench-gpu test-lowest test-machines test-pythons real-model test-real coverage
+.PHONY: test-slow test-clients test-torchao test-triton bench-gpu test-lowest test-machines test-pythons real-model test-real coverage
 
 test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt accelerate --editable ".[dev,ray]"
@@ -12,6 +12,10 @@ test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
 test-clients: $(STAMP)  ## LangChain and LlamaIndex, with their own packages
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .clients --requirement tests/clients/requirements.txt
 	PYTHONPATH=.clients $(PYTEST) tests/clients
+
+test-torchao: $(STAMP)  ## models that torchao quantized
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target .torchao torchao==0.18.0
+	PYTHONPATH=.torchao $(PYTEST) tests/model/test_quantized.py
 
 # Requests of a service wait 30 s at most, which is not enough for the interpreter.
 test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: about an hour

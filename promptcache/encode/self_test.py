@@ -18,7 +18,15 @@ from promptcache.encode.prepare import linked_logits
 from promptcache.kv import Store
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, lay_out, make_plan, run_variants
-from promptcache.model import MODEL_FAULTS, NO_INTERFACE, Model, is_quantized, reference_logits, token_tensor
+from promptcache.model import (
+    EIGHT_BITS,
+    MODEL_FAULTS,
+    NO_INTERFACE,
+    Model,
+    is_quantized,
+    reference_logits,
+    token_tensor,
+)
 from promptcache.rows import note_attention
 from promptcache.tokenizer import PlainTokenizer
 
@@ -115,10 +123,7 @@ def _try_linking(model: Model, tolerance: float) -> str:
         return f"it {NO_INTERFACE}"
     fix = "its positions or masks are not supported"
     if is_quantized(model.hf):
-        fix = (
-            "it is quantized, and with activations in 8 bits logits depend on the tokens that are computed together: "
-            "quantize its weights only, or load it without quantization"
-        )
+        fix = f"it is quantized, and {EIGHT_BITS}"
     return f"linked KV does not reproduce the model's own logits (they differ by {far:.2g}); {fix}"
 
 

@@ -3,7 +3,7 @@
 The only core room that imports transformers.
 """
 
-from promptcache.model.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized
+from promptcache.model.facts import EIGHT_BITS, MODEL_FAULTS, NO_INTERFACE, is_quantized
 from promptcache.model.fingerprint import runs_own_code
 from promptcache.model.load import load_model, wrap_tokenizer
 from promptcache.model.model import Model, as_model, token_tensor
@@ -15,6 +15,7 @@ from promptcache.model.step_layer import step_cache
 from promptcache.model.tools import function_schema
 
 __all__ = [
+    "EIGHT_BITS",
     "MODEL_FAULTS",
     "NO_INTERFACE",
     "Model",

@@ -118,12 +118,23 @@ def check_causal(config: PretrainedConfig, name: str) -> None:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; only causal decoders can be cached by modules")
 
 
+EIGHT_BITS = (
+    "with activations in 8 bits, logits depend on the tokens that are computed together: quantize its weights only, or "
+    "load it without quantization"
+)
+
+
 def check_weights(hf: PreTrainedModel) -> None:
     """Refuse a model with weights on the meta device, with sparse weights, or with weights that cannot be read.
+
+    Layers of `torch.ao.nn.quantized` are refused as well: they quantize activations with one scale for all tokens.
 
     Raises:
         UnsupportedModel: Gives their number, or names the weight.
     """
+    for name, part in hf.named_modules():
+        if type(part).__module__.startswith("torch.ao.nn.quantized"):
+            raise UnsupportedModel(f"{type(hf).__name__}: '{name}' is quantized by torch.ao, and {EIGHT_BITS}")
     weights = dict((*hf.named_parameters(), *hf.named_buffers()))
     for name, weight in weights.items():
         if weight.layout is not torch.strided:

@@ -27,6 +27,7 @@ from promptcache.model.facts import (
     check_mode,
     check_positions,
     check_weights,
+    is_quantized,
     read_facts,
 )
 from promptcache.model.fingerprint import model_fingerprint
@@ -74,13 +75,14 @@ class Model:
         check_attention(hf, self.facts.name)
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
+        # Layers of bitsandbytes reorder their weights in a forward pass, and a state dict undoes this.
+        self._fingerprint = model_fingerprint(hf, self._regime) if is_quantized(hf) else None
         self.shape = self._probe()
         embeddings: Any = hf.get_input_embeddings()
         self.num_known_tokens: int = embeddings.num_embeddings
         self._install_attention()
         watch_positions(hf)
         self.guard = ModelGuard(hf)
-        self._fingerprint: str | None = None
         self._relocation: Relocation | str | None = None  # or the reason why there is none
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters

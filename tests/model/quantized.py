@@ -92,6 +92,27 @@ class PackedIntegers(Module):
         return linear(states, codes.to(scales.dtype) * scales)
 
 
+class PackedAtFirstPass(Module):
+    """A linear layer like those of bitsandbytes on a CPU: its first pass reorders the weight, a state dict undoes it."""
+
+    def __init__(self, layer: Linear) -> None:
+        super().__init__()
+        self.weight = Parameter(layer.weight.detach(), requires_grad=False)
+        self.is_packed = False
+        self.train(layer.training)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Return `states [..., in]` times the weight."""
+        if not self.is_packed:
+            self.weight.data, self.is_packed = self.weight.data.t().contiguous(), True
+        return states @ self.weight
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        if self.is_packed:
+            self.weight.data, self.is_packed = self.weight.data.t().contiguous(), False
+        super()._save_to_state_dict(*args)
+
+
 def quantized(hf: Any, kind: type[Int8Weight] = ReadableInt8Weight) -> Any:
     """Return a model whose linear layers have quantized weights; it is changed in place."""
     for layer in hf.model.layers.modules():

@@ -1,4 +1,8 @@
-"""Models with quantized weights: KV is that of their weights, or they are refused by name."""
+"""Models with quantized weights: KV is that of their weights, or they are refused by name.
+
+`make test-torchao` runs the tests with torchao. It is no dependency of the others: where it is installed, transformers
+imports it, which takes a second and writes to stderr.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.ao.quantization import quantize_dynamic
+from torch.nn import Linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache import Engine
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
-from tests.model.quantized import Int8Weight, PackedIntegers, RoundingLinear, quantized, with_layers
+from tests.model.quantized import Int8Weight, PackedAtFirstPass, PackedIntegers, RoundingLinear, quantized, with_layers
 
 SCHEMA = '<schema name="s"><module name="a">Alpha is the first letter.</module></schema>'
 PROMPT = '<prompt schema="s"><a/>What is alpha?</prompt>'
@@ -22,7 +28,26 @@ GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4}
 KINDS: dict[str, Callable[[Any], Any]] = {
     "a subclass of tensors": quantized,
     "packed integers": lambda hf: with_layers(hf, PackedIntegers),
+    "packed at the first pass": lambda hf: named_quantized(with_layers(hf, PackedAtFirstPass)),
+    "torchao, 8 bits": lambda hf: torchao(hf, "Int8WeightOnlyConfig"),
+    "torchao, 4 bits": lambda hf: torchao(hf, "IntxWeightOnlyConfig", weight_dtype=torch.int4),
+    "torchao, floats of 8 bits": lambda hf: torchao(hf, "Float8WeightOnlyConfig"),
 }
+
+
+def named_quantized(hf: Any) -> Any:
+    """Say that transformers quantized a model."""
+    hf.hf_quantizer = "of a test"
+    return hf
+
+
+def torchao(hf: Any, config: str, **settings: Any) -> Any:
+    """Quantize the linear layers of a model with torchao."""
+    library = pytest.importorskip("torchao.quantization", exc_type=ImportError)
+    if settings:
+        settings["granularity"] = library.PerGroup(16)
+    library.quantize_(hf, getattr(library, config)(**settings))
+    return hf
 
 
 def llama(dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
@@ -77,11 +102,14 @@ def test_a_write_into_a_quantized_weight_is_noticed(part: str) -> None:
     assert engine(hf).fingerprint == engine(fresh).fingerprint != before
 
 
-def test_a_quantized_weight_is_not_packed() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quantized_weight_is_not_packed(kind: str) -> None:
     """Packing leaves out layers whose weight is no plain matrix."""
-    one = engine(quantized(llama()), pack=True)
+    hf = KINDS[kind](llama())
+    kept = type(hf.model.layers[0].mlp.up_proj)
+    one = engine(hf, pack=True)
 
-    assert isinstance(one.model.hf.model.layers[0].mlp.up_proj.weight, Int8Weight)
+    assert type(one.model.hf.model.layers[0].mlp.up_proj) is kept
     assert one.generate(PROMPT, **GREEDY).token_ids
 
 
@@ -91,9 +119,20 @@ def test_weights_that_cannot_be_read_are_refused() -> None:
         engine(quantized(llama(), Int8Weight))
 
 
-def test_quantized_activations_are_refused_with_the_reason() -> None:
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize(
+    "quantize",
+    [
+        lambda hf: quantized(with_layers(hf, RoundingLinear)),
+        lambda hf: quantize_dynamic(hf, {Linear}, dtype=torch.qint8),
+        lambda hf: torchao(hf, "Int8DynamicActivationInt8WeightConfig"),
+    ],
+    ids=["a scale of all tokens", "torch", "torchao"],
+)
+def test_quantized_activations_are_refused_with_the_reason(quantize: Callable[[Any], Any]) -> None:
     """A model whose logits depend on the tokens that are computed together is refused, and the weights are named."""
-    hf = quantized(with_layers(llama(), RoundingLinear))
+    hf = quantize(llama())
 
-    with pytest.raises(UnsupportedModel, match=r"it is quantized, and with activations in 8 bits .* its weights only"):
+    with pytest.raises(UnsupportedModel, match=r"is quantized.*, and with activations in 8 bits, .* its weights only"):
         engine(hf)
