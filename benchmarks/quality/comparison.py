@@ -167,6 +167,7 @@ def _row(
         "beside": {other: _beside(way.name, other, documents) for other in way.beside},
         "ttft_s": list(seconds.seconds),
         "answers": "".join("+" if each else "-" for each in rights),
+        "texts": [each.answer for outcomes in here for each in outcomes],
     }
 
 
