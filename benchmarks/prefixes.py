@@ -242,7 +242,6 @@ class RepairedModules:
 
     def __init__(self, model: Model, prefixes: Rows) -> None:
         self._prefixes = prefixes
-        self._head = model.hf.get_output_embeddings()
         self._tokenizer = CharacterTokenizer()
         self._engine = Engine(model, self._tokenizer, repair="all")
         for number, prefix in enumerate(prefixes):
@@ -262,9 +261,12 @@ class RepairedModules:
         text = self._tokenizer.detokenize(row[len(self._prefixes[number]) :])
         prompt = f'<prompt schema="s{number}"><prefix/>{text}</prompt>'
         found: list[torch.Tensor] = []
-        hook = self._head.register_forward_hook(lambda _head, _hidden, logits: found.append(logits[0, -1]))
-        self._engine.generate(prompt, max_new_tokens=1, do_sample=False)
-        hook.remove()
+
+        def noted(_token_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            found.append(logits[0])
+            return logits
+
+        self._engine.generate(prompt, max_new_tokens=1, do_sample=False, logits_processor=[noted])
         return found[-1]
 
 
