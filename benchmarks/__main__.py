@@ -223,6 +223,44 @@ def combinations(show: Progress, load: Callable[[], Model], repeats: int) -> Ben
 
 
 @command.command()
+@click.option("--model", required=True, help="A model's folder, or a hub id.")
+@click.option(
+    "--gguf",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The same model for llama.cpp, with weights in 8 bits.",
+)
+@click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="Of weights and KV.")
+@benchmark
+@numbers_option("--module-tokens", (256, 1024), "Tokens of each of eight modules, of which a request has four")
+@number_option("--new", 24, "Tokens of the request's own text.")
+@number_option("--tokens", 32, "Tokens of an answer.")
+@number_option("--clients", 8, "Requests at once.")
+@repeats_option(5)
+def llama(
+    show: Progress,
+    model: str,
+    gguf: Path,
+    dtype: str,
+    module_tokens: tuple[int, ...],
+    new: int,
+    tokens: int,
+    clients: int,
+    repeats: int,
+) -> tuple[BenchReport, Mapping[str, str]]:
+    """TTFT, decoding and many requests beside llama.cpp: `pip install llama-cpp-python` first."""
+    from benchmarks.llama import LlamaSizes, compare_llama
+    from promptcache.engine import Engine
+
+    engine = Engine.from_pretrained(model, dtype=dtype, promote="off")
+    sizes = [
+        LlamaSizes(module_tokens=each, question_tokens=new, answer_tokens=tokens, num_clients=clients)
+        for each in dict.fromkeys(module_tokens)
+    ]
+    return compare_llama(engine, gguf, sizes, repeats, show), {"model": model, "dtype": dtype, "gguf": gguf.name}
+
+
+@command.command()
 @with_model
 @modules_option
 @module_tokens_option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -160,3 +161,16 @@ def test_each_side_is_measured(name: str) -> None:
     words, found, expected = {**MEASURED, **SLOW}[name]
 
     assert found(measured(name, *words.split())) == expected
+
+
+def test_llama_cpp_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is no dependency; the error says how to install it."""
+    (gguf := tmp_path / "model.gguf").touch()
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+
+    result = CliRunner().invoke(
+        command, ["llama", "--model", "demo", "--dtype", "float32", "--gguf", str(gguf), "--module-tokens", "8"]
+    )
+
+    assert result.exit_code == 1
+    assert "pip install llama-cpp-python" in result.output
