@@ -64,8 +64,8 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
     engine = Engine(model, CharacterTokenizer(), history=False)
     engine.add_schema(f'<schema name="bench" separator="">{modules}</schema>')
     plan = engine.plan(f'<prompt schema="bench">{used}{letters(draw, num_new)}</prompt>')
-    linked, handles = plan.tokens, prepare(plan, engine._executor).fetched.kv_of
-    parts = [handles[part.encoding] for part in linked.parts]
+    linked, kv_of = plan.tokens, prepare(plan, engine._executor).fetched.kv_of
+    parts = [kv_of[part.encoding] for part in linked.parts]
     whole = KV(
         keys=torch.cat([part.keys for part in parts], dim=2), values=torch.cat([part.values for part in parts], dim=2)
     )
@@ -77,7 +77,7 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
 
     def row(copies: Copies) -> torch.Tensor:
         batch = Batch(model, copies, graphs)
-        return batch.step([(batch.join(linked, handles), linked.token_ids)])
+        return batch.step([(batch.join(linked, kv_of), linked.token_ids)])
 
     def computed_again() -> torch.Tensor:
         floor.num_own = 0

@@ -61,7 +61,7 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
     _last_logits(model, tokens.token_ids, tokens.position_ids, cache)
     first = tokens.position_ids[-1] + 1
     batch = Batch(model, open_copies(model, KVMemory(model.shape)), open_graphs(model))
-    row = batch.join(tokens, request.handles)
+    row = batch.join(tokens, request.kv_of)
     batch.step([(row, tokens.token_ids)])
 
     def concatenated() -> torch.Tensor:
@@ -82,7 +82,7 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
 def _segments(model: Model, request: PlannedRequest) -> tuple[Segment, ...]:
     """Return the stored KV of a request at its positions."""
     batch = Batch(model)
-    return batch.segments(batch.join(request.tokens, request.handles))
+    return batch.segments(batch.join(request.tokens, request.kv_of))
 
 
 def _row(model: Model, request: PlannedRequest, copies: Callable[[], Copies]) -> Alternative:
@@ -91,7 +91,7 @@ def _row(model: Model, request: PlannedRequest, copies: Callable[[], Copies]) ->
 
     def run() -> torch.Tensor:
         batch = Batch(model, copies(), graphs)
-        row = batch.join(request.tokens, request.handles)
+        row = batch.join(request.tokens, request.kv_of)
         return batch.step([(row, request.tokens.token_ids)])[None]
 
     return run
@@ -119,21 +119,21 @@ def _first_use(model: Model, request: PlannedRequest) -> Alternative:
 def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedRequest:
     """Return the same request with modules that are stored at its positions."""
     parts: list[KVPart] = []
-    handles: dict[Encoding, KV] = {}
+    kv_of: dict[Encoding, KV] = {}
     for segment in segments:
         views = [[each] for each in segment.layers().by_layer]
         whole = _contiguous(views, tuple(map(int, segment.position_array())))
         parts += whole.parts
-        handles[whole.parts[0].encoding] = whole.kv
-    return PlannedRequest(tokens=replace(request.tokens, parts=tuple(parts)), handles=handles)
+        kv_of[whole.parts[0].encoding] = whole.kv
+    return PlannedRequest(tokens=replace(request.tokens, parts=tuple(parts)), kv_of=kv_of)
 
 
 def _contiguous(views: Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]], positions: tuple[int, ...]) -> Segment:
     """Return the modules as one segment in memory of its own, with meaningless token IDs."""
     keys, values = zip(*map(_whole, views), strict=True)
-    handle = KV(keys=torch.cat(keys), values=torch.cat(values))
+    kv = KV(keys=torch.cat(keys), values=torch.cat(values))
     part = Encoding(token_ids=positions, position_ids=positions).whole
-    return Segment(kv=handle, start=0, stop=len(positions), parts=(part,))
+    return Segment(kv=kv, start=0, stop=len(positions), parts=(part,))
 
 
 def _concatenated(views: _Views) -> Any:

@@ -73,7 +73,7 @@ class PlannedRequest:
     """The tokens of a request, and the KV of its modules."""
 
     tokens: RequestTokens
-    handles: Mapping[Encoding, KV]
+    kv_of: Mapping[Encoding, KV]
 
 
 def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
@@ -91,4 +91,4 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
     served = serve_schema(schema, tokenizer, model.context_length, placement=choose_placement(model))
     plan = served.plan(resolve_prompt(prompt, schema))
     prepared = prepare(plan, Executor(model, Store(model.shape), lambda: "bench"))
-    return PlannedRequest(tokens=plan.tokens, handles=prepared.fetched.kv_of)
+    return PlannedRequest(tokens=plan.tokens, kv_of=prepared.fetched.kv_of)

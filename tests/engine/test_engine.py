@@ -262,7 +262,7 @@ def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.Mon
         Engine.from_pretrained("~/nothing")
 
 
-LONG = "A long text that nobody wants to see in a terminal. " * 200
+LONG = "This text is too long for a terminal. " * 300
 LARGE = Schema("travel").with_module(*(module(f"m{number}", LONG[:200]) for number in range(100))).user("Question: ")
 SHOWING = engine_of(schema=Schema("travel").module("all", LONG[:3000]).module("other", LONG[:200]))
 ANSWER = SHOWING.generate(Prompt("travel").use("all").user(LONG[:300]), max_new_tokens=8)
