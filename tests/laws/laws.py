@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.diagnostics import PromptError, Span
@@ -32,6 +33,7 @@ from promptcache.language import (
 from promptcache.language.syntax.attributes import attributes_of, write_attributes
 from promptcache.layout import Level, Origin, Plan, attended_plan, make_plan, needed_positions
 from promptcache.testing import PromptCase
+from promptcache.testing.cases import subject_prompts
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.prompt_xml import PromptChoice, first_members, write_prompt
 from promptcache.testing.selection import can_be_completed, list_selections
@@ -41,7 +43,7 @@ from tests.laws.level_oracle import repaired_positions, true_level, wrong_contex
 from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.laws.rules_oracle import completed, is_understood, violations
 from tests.laws.subject import Subject, published_grammar
-from tests.strategies.selected import smallest_with
+from tests.strategies.selected import named_modules, smallest_with
 
 RULE_CODES = frozenset({"PC406", "PC407", "PC408", "PC409", "PC410", "PC411", "PC414", "PC417", "PC418", "PC419"})
 """The codes of prompts that break a rule."""
@@ -260,6 +262,22 @@ LAWS = (
     Law(name="grammars accept prompts", over=Over.PROMPT, check=grammars_accept_prompts),
 )
 """Every law that needs no model."""
+
+
+def check_law(law: Law, subject: Subject, data: st.DataObject, num_named: int = 1) -> None:
+    """Check a law that needs no model on what is drawn for one schema.
+
+    Args:
+        num_named: Number of sets of modules that are drawn, if the law is over them.
+    """
+    match law.over:
+        case Over.SCHEMA:
+            law.check(subject)
+        case Over.PROMPT:
+            law.check(data.draw(subject_prompts(subject)))
+        case Over.NAMED:
+            for named in data.draw(st.lists(named_modules(subject.schema), min_size=num_named, max_size=num_named)):
+                law.check(subject, named)
 
 
 def shape(schema: CheckedSchema) -> tuple[object, ...]:

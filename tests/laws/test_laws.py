@@ -10,27 +10,14 @@ from hypothesis import strategies as st
 
 from promptcache.language import print_schema
 from promptcache.testing import ByteTokenizer
-from promptcache.testing.cases import subject_prompts
 from tests.conftest import law_examples, some_of
 from tests.laws import laws
 from tests.laws.checker_laws import FAULT_LAWS
-from tests.laws.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, schemas_print
+from tests.laws.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, check_law, schemas_print
 from tests.laws.subject import Subject
 from tests.strategies import TOKENIZERS, SchemaFiles, invalid_prompts, schema_files
-from tests.strategies.selected import named_modules
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
-
-
-def check_law(law: Law, subject: Subject, data: st.DataObject) -> None:
-    """Check a law that needs no model on what is drawn for one schema."""
-    match law.over:
-        case Over.SCHEMA:
-            law.check(subject)
-        case Over.PROMPT:
-            law.check(data.draw(subject_prompts(subject)))
-        case Over.NAMED:
-            law.check(subject, data.draw(named_modules(subject.schema)))
 
 
 @pytest.mark.law

@@ -19,7 +19,6 @@ from promptcache.demo import MODEL_FOLDER
 from promptcache.language import CheckedSchema, Placement
 from promptcache.model.model import Model
 from promptcache.testing import ByteTokenizer, prompts
-from promptcache.testing.cases import subject_prompts
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
@@ -29,7 +28,7 @@ from tests.families import random_model
 from tests.laws.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.laws.engine_laws import ENGINE_LAWS, cached_is_reference, models_do_not_mix
 from tests.laws.histories import history_machine
-from tests.laws.laws import LAWS, Law, Over, no_control_token_in_text
+from tests.laws.laws import LAWS, Law, check_law, no_control_token_in_text
 from tests.laws.service import default_model, serve
 from tests.laws.subject import Subject
 from tests.model.relocation_law import Text, far_model, moved_keys_are_the_models, texts
@@ -37,7 +36,6 @@ from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
 from tests.requests.workloads import MODELS, Workload, workloads
 from tests.rows.machine import step_machine
-from tests.strategies.selected import named_modules
 from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # factor of examples for a law that needs no model
@@ -135,15 +133,7 @@ def _check_of(name: str) -> Check:
 
 
 def _put(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
-    subject = Subject(schema, ByteTokenizer())
-    match law.over:
-        case Over.SCHEMA:
-            law.check(subject)
-        case Over.PROMPT:
-            law.check(data.draw(subject_prompts(subject)))
-        case Over.NAMED:
-            for named in data.draw(st.lists(named_modules(schema), min_size=8, max_size=8)):
-                law.check(subject, named)  # a set of modules costs less than a schema
+    check_law(law, Subject(schema, ByteTokenizer()), data, num_named=8)  # a set of modules costs less than a schema
 
 
 def _put_faults(law: str, data: st.DataObject, schema: CheckedSchema) -> None:
