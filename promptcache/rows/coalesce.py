@@ -24,7 +24,7 @@ from promptcache.rows.segments import Segment, is_parted
 
 SMALL_TOKENS = 256
 """Segments of fewer tokens are coalesced. At this length, a copy takes about as long as attention to one more segment
-does for the first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
+does for the first token and 16 more (measured on two CPU cores).
 """
 
 _Result = TypeVar("_Result")
