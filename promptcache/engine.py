@@ -483,8 +483,7 @@ class Engine(Unpicklable):
     ) -> Audit:
         """Compare a prompt with plain prefill of the same text: how far the two are apart, and both answers.
 
-        Slow: it prefills the whole text, and compares the predictions at each token of its greedy answer. If the
-        answers differ, the new tokens of the request are computed once for each further token of its own answer.
+        Slow: it prefills the whole text, and compares the predictions at each token of its greedy answer.
 
         Args:
             max_new_tokens: Limit of the tokens of the answers, which are the places that are compared.

@@ -5,18 +5,20 @@ Predictions are compared at every place of the greedy answer of plain prefill, t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from promptcache.diagnostics import Short
 from promptcache.encode.executor import Executor
-from promptcache.encode.prepare import linked_logits, prepare
-from promptcache.layout import Level, Plan
-from promptcache.model import Model, token_tensor, used_tokens
+from promptcache.encode.prepare import Prepared, prepare
+from promptcache.kv import KV
+from promptcache.layout import Encoding, Level, Plan, RequestTokens
+from promptcache.model import Model
+from promptcache.rows import Batch
 from promptcache.tokenizer import Tokenizer
 
 DEFAULT_AUDIT_TOKENS = 32
@@ -90,12 +92,13 @@ class PlainPrefill:
     ) -> None:
         """Compute the greedy answer of a planned prompt without a cache of modules."""
         self.token_ids = whole_token_ids(plan, tokenizer)
-        self.answer_ids, self._logprobs = _greedy(model, self.token_ids, eos_ids, max_new_tokens)
+        tokens = RequestTokens(parts=(), token_ids=self.token_ids, position_ids=tuple(range(len(self.token_ids))))
+        self.answer_ids, logits = _greedy(Batch(model), tokens, {}, eos_ids, max_new_tokens)
+        self._logprobs = logits.double().log_softmax(-1)
 
-    def distance(self, plan: Plan, executor: Executor) -> Distance:
-        """Return the distance of plain prefill from a plan of the prompt, computed from linked KV."""
-        plan = prepare(plan, executor).plan.continued(self.answer_ids[:-1])
-        logits = linked_logits(plan, executor, num_last=len(self.answer_ids))
+    def distance(self, prepared: Prepared, executor: Executor) -> Distance:
+        """Return the distance of plain prefill from a plan of the prompt with its KV."""
+        logits = prepared.logits(executor, self.answer_ids[:-1], num_last=len(self.answer_ids))
         return compare_predictions(logits.double().log_softmax(-1), self._logprobs)
 
 
@@ -107,13 +110,11 @@ def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collect
         max_new_tokens: Limit of the compared places.
     """
     plain = PlainPrefill(plan, executor.model, tokenizer, eos_ids, max_new_tokens)
-    plan = prepare(plan, executor).plan
-    distance = plain.distance(plan, executor)
-    answer_ids = list(plain.answer_ids)
+    prepared = prepare(plan, executor)
+    plan, distance, answer_ids = prepared.plan, plain.distance(prepared, executor), plain.answer_ids
     if not distance.same_answer:
-        del answer_ids[distance.agrees.index(False) :]
-        while len(answer_ids) < max_new_tokens and not (answer_ids and answer_ids[-1] in eos_ids):
-            answer_ids.append(int(linked_logits(plan.continued(answer_ids), executor, num_last=1).argmax()))
+        batch = Batch(executor.model, executor.copies)
+        answer_ids, _ = _greedy(batch, plan.tokens, prepared.fetched.kv_of, eos_ids, max_new_tokens)
     return Audit(
         schema=plan.selection.schema.name,
         level=plan.level,
@@ -136,35 +137,24 @@ def compare_predictions(here: torch.Tensor, there: torch.Tensor) -> Distance:
 def whole_token_ids(plan: Plan, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the tokens of a prompt's text, with each text between two control tokens tokenized as a whole."""
     token_ids: list[int] = []
-    used = (token.token_id for token in used_tokens(plan.tokens))
-    for is_control, group in groupby(used, key=tokenizer.control_ids.__contains__):
+    for is_control, group in groupby(plan.tokens.used_ids, key=tokenizer.control_ids.__contains__):
         own = tuple(group)
         token_ids += own if is_control else tokenizer.tokenize(tokenizer.detokenize(own))
     return tuple(token_ids)
 
 
-@torch.no_grad()
 def _greedy(
-    model: Model, token_ids: Sequence[int], eos_ids: Collection[int], max_new_tokens: int
+    batch: Batch,
+    tokens: RequestTokens,
+    kv_of: Mapping[Encoding, KV],
+    eos_ids: Collection[int],
+    max_new_tokens: int,
 ) -> tuple[tuple[int, ...], torch.Tensor]:
-    """Return the most probable continuation of a prompt, the end token included, and log-probabilities `[places, V]`.
-
-    They are those of one plain causal prefill without gaps. Each token of the answer is one more step.
-    """
-    cache, all_ids, logits = model.plain_cache(model.shape.num_layers), list(token_ids), list[torch.Tensor]()
-    if len(token_ids) > 1:  # no logits of a whole prompt
-        tokens, positions, mask = _inputs(model, token_ids, 0, len(token_ids) - 1)
-        model.encode(tokens, positions, cache, mask)
-    while len(logits) < max_new_tokens and not (logits and all_ids[-1] in eos_ids):
-        tokens, positions, mask = _inputs(model, all_ids, len(all_ids) - 1, len(all_ids))
-        logits.append(model.forward(tokens, positions, cache, mask)[0, -1])
-        all_ids.append(int(logits[-1].argmax()))
-    return tuple(all_ids[len(token_ids) :]), torch.stack(logits).double().log_softmax(-1)
-
-
-def _inputs(model: Model, token_ids: Sequence[int], start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Return token IDs and positions `[1, T]` of the tokens `[start, stop)`, and their causal mask over `stop` keys."""
-    positions = torch.arange(stop)
-    sees = torch.ones((stop - start, stop), dtype=torch.bool).tril(start)
-    mask = model.attention_masks(sees, positions[start:, None] - positions[None, :])
-    return token_tensor(token_ids[start:stop], model.device), token_tensor(range(start, stop), model.device), mask
+    """Return the most probable continuation of a request, the end token included, and its logits `[places, V]`."""
+    row, token_ids = batch.join(tokens, kv_of), tokens.token_ids
+    answer_ids, logits = tuple[int, ...](), list[torch.Tensor]()
+    while len(answer_ids) < max_new_tokens and not (answer_ids and answer_ids[-1] in eos_ids):
+        logits.append(batch.step([(row, token_ids)])[0])
+        answer_ids = (*answer_ids, int(logits[-1].argmax()))
+        token_ids = answer_ids[-1:]
+    return answer_ids, torch.stack(logits)

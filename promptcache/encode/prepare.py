@@ -47,6 +47,19 @@ class Prepared:
     fetch_s: float
     choose_s: float
 
+    def logits(
+        self, executor: Executor, answer_ids: Sequence[int] = (), *, num_last: int | None = None
+    ) -> torch.Tensor:
+        """Return the logits `[N, V]` of the N new tokens of the plan and of an answer behind it, in position order.
+
+        Args:
+            num_last: Return those of the last tokens only, so many; None means all.
+        """
+        tokens = self.plan.continued(answer_ids).tokens
+        batch = Batch(executor.model, executor.copies)
+        row = batch.join(tokens, self.fetched.kv_of)
+        return batch.step([(row, tokens.token_ids)], num_last=num_last)
+
 
 def prepare(
     plan: Plan,
@@ -85,13 +98,5 @@ def prepare(
 
 
 def linked_logits(plan: Plan, executor: Executor, *, num_last: int | None = None) -> torch.Tensor:
-    """Return the logits `[N, V]` of a plan's N new tokens, in position order, from linked KV.
-
-    Args:
-        num_last: Return those of the last tokens only, so many; None means all.
-    """
-    prepared = prepare(plan, executor)
-    batch = Batch(executor.model, executor.copies)
-    tokens = prepared.plan.tokens
-    row = batch.join(tokens, prepared.fetched.kv_of)
-    return batch.step([(row, tokens.token_ids)], num_last=num_last)
+    """Return the logits `[N, V]` of a plan's N new tokens from linked KV, as `Prepared.logits`."""
+    return prepare(plan, executor).logits(executor, num_last=num_last)

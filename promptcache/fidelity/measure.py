@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
-from promptcache.encode import DEFAULT_AUDIT_TOKENS, Distance, Executor, PlainPrefill, linked_logits
+from promptcache.encode import DEFAULT_AUDIT_TOKENS, Distance, Executor, PlainPrefill, linked_logits, prepare
 from promptcache.engine import Engine
 from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
@@ -192,7 +192,7 @@ class _Measurement:
         plans = {each.setting.name: each.plans[index] for each in self._variants}
         engine, executor = self._engine, self._executor
         plain = PlainPrefill(plans[AS_IT_IS.name], engine.model, engine.tokenizer, engine.end_ids, self._max_new_tokens)
-        distances = {name: plain.distance(plan, executor) for name, plan in plans.items()}
+        distances = {name: plain.distance(prepare(plan, executor), executor) for name, plan in plans.items()}
         num_tokens = len(plain.token_ids)
         alone = RequestTokens(parts=(), token_ids=plain.token_ids, position_ids=tuple(range(num_tokens)))
         calls = {name: partial(self._first_token, plan) for name, plan in plans.items()}

@@ -234,7 +234,7 @@ class Model:
         """Return the keyword argument that limits logits to these tokens; {} if the model has no such argument."""
         return {"logits_to_keep": torch.as_tensor(tokens, device=self.device)} if self._selects_logits else {}
 
-    def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
+    def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""
         self.check_pass()
         with self.without_autocast():
@@ -242,7 +242,6 @@ class Model:
                 input_ids=token_ids,
                 position_ids=position_ids,
                 past_key_values=cache,
-                attention_mask=mask,
                 use_cache=True,
             )
 
