@@ -7,10 +7,10 @@ tails share a slab, and one for each row with several.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,46 +24,50 @@ from promptcache.kv import LayerViews
 _MAX_TOKENS_AT_ONCE = 512
 """Approximate number of tokens of kernel calls that are merged together. More would take much memory."""
 
-Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """A kernel for attention over one set of keys.
+class KernelBackend(ABC):
+    """Base class of backends with a kernel for attention over one set of keys.
 
     Attributes:
-        attend: Takes `query [B, Hq, T, D]`, `key` and `value` `[B, Hkv, S, D]` with T, S > 0 and Hq a multiple of Hkv,
-            `scale`, `mask`, from `prepare_mask` or None, and `causal`: query i attends to keys 0..i only, with T == S
-            and no mask. It returns `out [B, Hq, T, D]` in the dtype of the query, and `lse [B, Hq, T]`, the natural
-            log-sum-exp of the scores. It is float32, or float64 for float64 inputs, and minus infinity where a query
-            attends to no key.
         groups_heads: Whether `attend` reads keys once for all heads of a group. Otherwise several tokens of one row are
             grouped before. This copies queries and results, and saves reading stored keys several times.
-        prepare_mask: Converts a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, to the form that
-            `attend` takes, once for all layers.
     """
 
-    attend: Attend
-    prepare_mask: Callable[[torch.Tensor], Any]
-    groups_heads: bool = False
-
-
-class KernelBackend:
-    """Base class of backends with a kernel. A subclass implements `supports` and `kernel`."""
-
     name: str
+    groups_heads = False
 
+    @abstractmethod
     def supports(self, spec: AttentionSpec) -> bool:
         """Whether the kernel can compute attention of this kind."""
-        raise NotImplementedError
 
-    def kernel(self, spec: AttentionSpec) -> Kernel:
-        """Return the kernel."""
-        raise NotImplementedError
+    @abstractmethod
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: AttentionCall, mask: Any, causal: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the attention of queries, `[B, Hq, T, D]` in their dtype, and its log-sum-exp.
+
+        The log-sum-exp `[B, Hq, T]` is natural, in float32, or float64 for float64 inputs. It is minus infinity where a
+        query attends to no key.
+
+        Args:
+            query: `[B, Hq, T, D]`, with T > 0.
+            key, value: `[B, Hkv, S, D]`, with S > 0. Hq is a multiple of Hkv.
+            call: Has scale and soft cap.
+            mask: From `prepare_mask`, or None.
+            causal: Query i attends to keys 0..i only, with T == S and no mask.
+        """
+
+    @abstractmethod
+    def prepare_mask(self, mask: torch.Tensor, spec: AttentionSpec) -> Any:
+        """Return a mask, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, in the form for `attend`, once for all layers.
+
+        Args:
+            mask: On the host.
+        """
 
     def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> KernelAttention:
         """Prepare the kernel calls of one pass."""
-        return KernelAttention(tokens, window, spec.queries, self.kernel(spec))
+        return KernelAttention(tokens, window, spec, self)
 
 
 class _AllTokens(NamedTuple):
@@ -98,14 +102,14 @@ class _Stored(NamedTuple):
 class KernelAttention:
     """Attention of one pass by kernel calls, the same in every layer with one window."""
 
-    def __init__(self, tokens: PassTokens, window: int | None, queries: GroupedQueries, kernel: Kernel) -> None:
-        self._kernel, self._queries = kernel, queries
+    def __init__(self, tokens: PassTokens, window: int | None, spec: AttentionSpec, backend: KernelBackend) -> None:
+        self._backend, self._spec, self._queries = backend, spec, spec.queries
         key = tokens.kept_key(window)
         stored = None if key is None else tokens.kept.get(key)
         if stored is None:
             seen = tokens.stored(window)
-            if tokens.is_chunk and (kernel.groups_heads or not seen):
-                self._queries = queries.by_head()  # nothing is copied
+            if tokens.is_chunk and (backend.groups_heads or not seen):
+                self._queries = spec.queries.by_head()  # nothing is copied
             stored = self._prepared_calls(seen, tokens.device)
         if key is not None:
             tokens.kept[key] = stored
@@ -125,7 +129,7 @@ class KernelAttention:
             *(self._attend_chunk(call, chunk, mask) for chunk, mask in self._chunks),
         ]
         out, lse = own[0] if len(own) == 1 else (torch.cat(parts, dim=2) for parts in zip(*own, strict=True))
-        partials = [PartialAttention(out, lse), *self._attend_stored(grouped, layer, call.scale)]
+        partials = [PartialAttention(out, lse), *self._attend_stored(grouped, layer, call)]
         return queries.ungroup(merge(partials, queries, call.sinks))
 
     def _attend_tails(
@@ -138,7 +142,7 @@ class KernelAttention:
         rows = chosen.reshape(heads, groups, *chosen.shape[1:]).permute(2, 0, 1, 3)
         if some is not None:
             rows = rows.new_zeros((len(keys), *rows.shape[1:])).index_copy_(0, some, rows)
-        out, lse = self._attend(rows, keys, values, call.scale, mask)  # [R, Hkv, G, D]
+        out, lse = self._attend(rows, keys, values, call, mask)  # [R, Hkv, G, D]
         if some is not None:
             out, lse = out.index_select(0, some), lse.index_select(0, some)
         return out.transpose(0, 1).flatten(1, 2)[None], lse.transpose(0, 1).flatten(1, 2)[None]
@@ -146,26 +150,26 @@ class KernelAttention:
     def _attend_chunk(self, call: AttentionCall, chunk: RowChunk, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend among the new tokens of one row."""
         query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in call[:3])
-        out, lse = self._attend(query, keys, values, call.scale, mask, causal=mask is None)
+        out, lse = self._attend(query, keys, values, call, mask, causal=mask is None)
         queries = GroupedQueries.of(query, self._queries.num_kv_heads)
         return queries.group(out), queries.group_lse(lse)
 
-    def _attend_stored(self, grouped: torch.Tensor, layer: int, scale: float) -> Iterator[PartialAttention]:
+    def _attend_stored(self, grouped: torch.Tensor, layer: int, call: AttentionCall) -> Iterator[PartialAttention]:
         """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all tokens first."""
         for views, first_query, mask in self._stored.all_tokens:
             keys, values = views.by_layer[layer]
             chosen = grouped[:, :, first_query * self._queries.num_groups :] if first_query else grouped
-            yield PartialAttention(*self._attend(chosen, keys, values, scale, mask))
+            yield PartialAttention(*self._attend(chosen, keys, values, call, mask))
         for some in self._stored.some_tokens:
-            yield self._attend_some_tokens(grouped, layer, some, scale)
+            yield self._attend_some_tokens(grouped, layer, some, call)
 
     def _attend_some_tokens(
-        self, grouped: torch.Tensor, layer: int, some: _SomeTokens, scale: float
+        self, grouped: torch.Tensor, layer: int, some: _SomeTokens, call: AttentionCall
     ) -> PartialAttention:
         """Attend from some tokens to keys that they share."""
         chosen = self._queries.by_token(grouped).index_select(2, some.tokens.tokens)  # [1, Hkv, E, G, D]
         results = [
-            self._attend(query.flatten(2, 3), *views.by_layer[layer], scale, mask)
+            self._attend(query.flatten(2, 3), *views.by_layer[layer], call, mask)
             for query, (views, mask) in zip(chosen.split_with_sizes(some.sizes, dim=2), some.calls, strict=True)
         ]
         out, lse = results[0] if len(results) == 1 else (torch.cat(each, dim=2) for each in zip(*results, strict=True))
@@ -176,13 +180,13 @@ class KernelAttention:
         query: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        scale: float,
+        call: AttentionCall,
         mask: Any,
         causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert min(keys.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
         assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
-        return self._kernel.attend(query, keys, values, scale=scale, mask=mask, causal=causal)
+        return self._backend.attend(query, keys, values, call, mask, causal)
 
     def _prepared_calls(self, seen: Sequence[tuple[KVView, SegmentMask]], device: torch.device) -> _Stored:
         """Return a call for each segment; those in which some tokens attend are in groups of limited size."""
@@ -211,7 +215,7 @@ class KernelAttention:
         return self._prepared_mask(None if mask.mask is None else self._queries.group_mask(mask.mask))
 
     def _prepared_mask(self, mask: torch.Tensor | None) -> Any:
-        return None if mask is None else self._kernel.prepare_mask(mask)
+        return None if mask is None else self._backend.prepare_mask(mask, self._spec)
 
     def _by_group(self, mask: torch.Tensor | None) -> torch.Tensor | None:
         return None if mask is None else mask.expand(-1, -1, self._queries.num_groups, -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from promptcache.attention import (
 from promptcache.attention.cpu import CpuBackend
 from promptcache.attention.cuda import CudaBackend
 from promptcache.attention.grouped_queries import GroupedQueries
-from promptcache.attention.kernel_calls import Kernel, KernelAttention, KernelBackend
+from promptcache.attention.kernel_calls import KernelAttention, KernelBackend
 from promptcache.attention.merge import merge
 from promptcache.attention.pass_attention import choose_backend
 from promptcache.attention.portable import PortableBackend
@@ -39,10 +38,7 @@ class GroupingBackend(CpuBackend):
     """The kernel for CPUs, which is given queries whose heads are not grouped, as kernels for GPUs are."""
 
     name = "cpu, groups"
-
-    def kernel(self, spec: AttentionSpec) -> Kernel:
-        """Return the same kernel, which then reads keys several times."""
-        return replace(super().kernel(spec), groups_heads=True)
+    groups_heads = True
 
 
 BACKENDS: Sequence[KernelBackend] = (CpuBackend(), GroupingBackend(), CudaBackend(), PortableBackend())
@@ -101,10 +97,10 @@ def test_kernels_equal_dense_attention(
     spec = spec_of(dtype, device, softcap)
     if not backend.supports(spec):
         pytest.skip(f"{backend.name} does not support this")
-    check_kernel(backend.kernel(spec), spec, groups, kind, softcap)
+    check_kernel(backend, spec, groups, kind)
 
 
-def check_kernel(kernel: Kernel, spec: AttentionSpec, groups: int, kind: str, softcap: float | None = None) -> None:
+def check_kernel(backend: KernelBackend, spec: AttentionSpec, groups: int, kind: str) -> None:
     """Check output and log-sum-exp of a kernel for random states, of which one query attends to no key if masked."""
     generator, by_row = torch.Generator().manual_seed(0), kind == "mask of rows"
     query, key, value = (
@@ -114,11 +110,12 @@ def check_kernel(kernel: Kernel, spec: AttentionSpec, groups: int, kind: str, so
     drawn[..., 3, :] = False
     mask = {"all": None, "causal": torch.ones(7, 7).tril().bool()}.get(kind, drawn)
 
-    prepared = kernel.prepare_mask(drawn) if mask is drawn else None
-    out, lse = kernel.attend(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
+    prepared = backend.prepare_mask(drawn, spec) if mask is drawn else None
+    call = AttentionCall(query, key, value, SCALE, softcap=spec.softcap)
+    out, lse = backend.attend(query, key, value, call, prepared, kind == "causal")
 
     mask = None if mask is None else mask.to(spec.device)
-    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask, softcap=softcap)
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask, softcap=spec.softcap)
     seen = expected_lse.isfinite()
     assert torch.equal(lse.isneginf(), ~seen)
     assert not out.isnan().any()
@@ -174,7 +171,7 @@ def test_the_cuda_backend_calls_its_kernels_as_they_want(
     monkeypatch.setattr(module, "_EFFICIENT", _like_efficient)
     spec = spec_of(torch.bfloat16, "cpu")
 
-    check_kernel(CudaBackend().kernel(spec), spec, groups, kind)
+    check_kernel(CudaBackend(), spec, groups, kind)
 
 
 @given(tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3), by_query=st.booleans())
