@@ -17,7 +17,7 @@ from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
 from promptcache.model import Model, read_options
 from promptcache.options import OptionKeywords, Options
-from promptcache.planning import ChatTurn, Planner, PromptSource, TemplateOptions, check_room
+from promptcache.planning import ChatPrompt, Planner, PromptSource, TemplateOptions, check_room
 from promptcache.structured import CallsOrText, OutputFormat, Tool, ToolCalls, read_output, read_tools
 from promptcache.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ def called_tools(options: Options) -> tuple[Tool, ...]:
     return () if options.tool_choice == "none" else tools
 
 
-def _template_options(options: Options, prompt: PromptSource, tools: Sequence[Tool]) -> TemplateOptions:
+def _template_options(options: Options, prompt: PromptSource | ChatPrompt, tools: Sequence[Tool]) -> TemplateOptions:
     """Return the variables of the chat template; for a plain chat with its tools."""
     if not tools or not _is_chat(prompt):
         return options.template_kwargs
@@ -80,7 +80,7 @@ def _check_length_of_format(options: Options, model: Model) -> None:
         raise InvalidGeneration(f"{reason} does not work with 'min_new_tokens'{where}: leave one of them out")
 
 
-def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokenizer: Tokenizer) -> None:
+def check_tools(tools: Sequence[Tool], prompt: PromptSource | ChatPrompt, plan: Plan, tokenizer: Tokenizer) -> None:
     """Refuse tools whose definitions the model would not read.
 
     Raises:
@@ -103,8 +103,9 @@ def _text(tokenizer: Tokenizer, without: Collection[int], token_ids: Sequence[in
     return tokenizer.decode([each for each in token_ids if each not in without])
 
 
-def _is_chat(prompt: PromptSource) -> bool:
+def _is_chat(prompt: PromptSource | ChatPrompt) -> bool:
     """Whether the chat template writes all of a prompt."""
+    prompt = prompt.prompt if isinstance(prompt, ChatPrompt) else prompt
     return isinstance(prompt, list | tuple) or (isinstance(prompt, Prompt) and prompt.schema == CHAT_SCHEMA)
 
 
@@ -202,7 +203,7 @@ class RequestBuilder:
         """
         return read_options(keywords, self.executor.model, self.end_ids)
 
-    def build(self, prompt: PromptSource, options: Options) -> Request:
+    def build(self, prompt: PromptSource | ChatPrompt, options: Options) -> Request:
         """Return the request of a prompt.
 
         Raises:
@@ -211,31 +212,9 @@ class RequestBuilder:
         started = time.perf_counter()
         self.executor.activity.arrived()
         tools = called_tools(options)
-        plan = self.planner.plan(prompt, options.repair, _template_options(options, prompt, tools))
-        return self._request(prompt, plan, options, tools, started)
-
-    def build_chat(
-        self,
-        prompt: Prompt,
-        turns: Sequence[ChatTurn],
-        question: str,
-        options: Options,
-        results: Sequence[str] = (),
-    ) -> Request:
-        """Return the request of the answer to a question, or to results, in a conversation on top of a prompt.
-
-        The template writes the tools, whatever may be called.
-        """
-        started = time.perf_counter()
-        self.executor.activity.arrived()
-        tools = called_tools(options)
-        template = _template_options(options, prompt, read_tools(options.tools))
-        plan = self.planner.plan_chat(prompt, turns, question, options.repair, template, results)
-        return self._request(prompt, plan, options, tools, started)
-
-    def _request(
-        self, prompt: PromptSource, plan: Plan, options: Options, tools: Sequence[Tool], started: float
-    ) -> Request:
+        # The template writes the tools of a conversation, whatever the next answer may call.
+        written = read_tools(options.tools) if isinstance(prompt, ChatPrompt) else tools
+        plan = self.planner.plan(prompt, options.repair, _template_options(options, prompt, written))
         model = self.executor.model
         check_tools(tools, prompt, plan, self.tokenizer)
         limit = check_room(plan, options.max_new_tokens, model.context_length)

@@ -10,11 +10,12 @@ from promptcache.planning.planner import (
     checked_batch,
 )
 from promptcache.planning.served_schema import ServedSchema, choose_placement, serve_schema
-from promptcache.planning.turns import ChatTurn, chat_message, turn_messages
+from promptcache.planning.turns import ChatPrompt, ChatTurn, chat_message, turn_messages
 
 __all__ = [
     "DEFAULT_NEW_TOKENS",
     "Catalog",
+    "ChatPrompt",
     "ChatTurn",
     "Planner",
     "PromptSource",

@@ -6,12 +6,11 @@ Plans of recent texts are cached, as long as their schema is not replaced.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from promptcache.diagnostics import InvalidValue, PromptError, Severity, shown
@@ -20,7 +19,6 @@ from promptcache.language import (
     ChatMessages,
     Prompt,
     Repair,
-    Selection,
     chat_schema,
     is_markup,
     open_prompt,
@@ -31,7 +29,7 @@ from promptcache.locks import new_lock
 from promptcache.options import check_option
 from promptcache.planning.catalog import Catalog
 from promptcache.planning.served_schema import ServedSchema, serve_schema
-from promptcache.planning.turns import ChatTurn, with_turns
+from promptcache.planning.turns import ChatPrompt, with_turns
 from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
 
 PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
@@ -91,43 +89,11 @@ class Planner:
 
     def plan(
         self,
-        prompt: PromptSource,
+        prompt: PromptSource | ChatPrompt,
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> Plan:
-        """Return the plan of a prompt; arguments and errors are those of `planned`."""
-        return self.planned(prompt, repair, template_kwargs)[1]
-
-    def fitting(self, prompt: PromptSource, repair: str | None = None, num_new_tokens: int = 0) -> Plan:
-        """Return the plan of a prompt that leaves positions for generated tokens."""
-        plan = self.plan(prompt, repair)
-        check_room(plan, num_new_tokens, self._context_length)
-        return plan
-
-    def plan_chat(
-        self,
-        prompt: Prompt,
-        turns: Sequence[ChatTurn],
-        question: str,
-        repair: str | None,
-        template_kwargs: TemplateOptions = None,
-        results: Sequence[str] = (),
-    ) -> Plan:
-        """Return the plan of a conversation on top of a prompt, up to the answer to `question`, or to `results`."""
-        asked = None if repair is None else Repair.parse(repair)
-        served = self._served(prompt)
-        selection, answers = with_turns(
-            resolve_prompt(prompt, served.schema, served.members), served.layout, turns, question, results
-        )
-        return self._planned(served, selection, asked, template_kwargs, answers)
-
-    def planned(
-        self,
-        prompt: PromptSource,
-        repair: str | None = None,
-        template_kwargs: TemplateOptions = None,
-    ) -> tuple[ServedSchema, Plan]:
-        """Return the plan of a prompt, and the schema that it was made with.
+        """Return the plan of a prompt.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
@@ -142,29 +108,26 @@ class Planner:
         asked = None if repair is None else Repair.parse(repair)
         if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
             return known
-        read = open_prompt(prompt)
-        served = self._served(read)
-        selection = resolve_prompt(read, served.schema, served.members)
-        plan = self._planned(served, selection, asked, template_kwargs)
-        if is_markup(prompt) and not template_kwargs:  # the file of a path may change
-            self._remember((prompt, asked), (served, plan))
-        return served, plan
-
-    def _planned(
-        self,
-        served: ServedSchema,
-        selection: Selection,
-        repair: Repair | None,
-        template_kwargs: TemplateOptions,
-        answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
-    ) -> Plan:
-        conversations = self._conversations_of(served, template_kwargs)
-        chosen = repair or served.schema.repair or self._repair
-        plan = served.plan(selection, chosen, answers, conversations)
+        read = prompt.prompt if isinstance(prompt, ChatPrompt) else open_prompt(prompt)
+        self._catalog.check_open()
+        served = self._chat if read.schema == CHAT_SCHEMA else self._catalog.find(read.schema)
+        selection, answers = resolve_prompt(read, served.schema, served.members), dict[int, tuple[int, ...]]()
+        if isinstance(prompt, ChatPrompt):
+            selection, answers = with_turns(selection, served.layout, prompt)
+        chosen = asked or served.schema.repair or self._repair
+        plan = served.plan(selection, chosen, answers, self._conversations_of(served, template_kwargs))
         self._catalog.describe_plan(plan)
         differences = [each for each in plan.warnings if each.code == "PC514"]
         if differences and self._strict_template:
             raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)
+        if is_markup(prompt) and not template_kwargs:  # the file of a path may change
+            self._remember((prompt, asked), (served, plan))
+        return plan
+
+    def fitting(self, prompt: PromptSource, repair: str | None = None, num_new_tokens: int = 0) -> Plan:
+        """Return the plan of a prompt that leaves positions for generated tokens."""
+        plan = self.plan(prompt, repair)
+        check_room(plan, num_new_tokens, self._context_length)
         return plan
 
     def _conversations_of(self, served: ServedSchema, template_kwargs: TemplateOptions) -> Conversations:
@@ -180,11 +143,7 @@ class Planner:
             today = self._today = now.date(), Conversations(self._tokenizer, date=now)
         return today[1]
 
-    def _served(self, prompt: Prompt) -> ServedSchema:
-        self._catalog.check_open()
-        return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
-
-    def _recall(self, key: _PlanKey) -> tuple[ServedSchema, Plan] | None:
+    def _recall(self, key: _PlanKey) -> Plan | None:
         with self._lock:
             known = self._remembered.get(key)
             if known is None:
@@ -193,7 +152,7 @@ class Planner:
                 self._forget(key)
                 return None
             self._remembered.move_to_end(key)
-            return known
+            return known[1]
 
     def _remember(self, key: _PlanKey, planned: tuple[ServedSchema, Plan]) -> None:
         with self._lock:

@@ -31,6 +31,16 @@ class ChatTurn:
     results: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """A conversation on top of a prompt, up to the answer to `question`, or to `results` of tools instead."""
+
+    prompt: Prompt
+    turns: tuple[ChatTurn, ...]
+    question: str
+    results: tuple[str, ...] = ()
+
+
 def chat_message(role: Role, text: str, reasoning: str | None = None) -> dict[str, Any]:
     message = {"role": str(role), "content": text}
     return {**message, "reasoning_content": reasoning} if reasoning else message
@@ -63,21 +73,19 @@ def asked_messages(question: str, results: Sequence[str], called: Sequence[dict[
     ]
 
 
-def with_turns(
-    selection: Selection, layout: Layout, turns: Sequence[ChatTurn], question: str, results: Sequence[str] = ()
-) -> tuple[Selection, dict[int, tuple[int, ...]]]:
+def with_turns(selection: Selection, layout: Layout, chat: ChatPrompt) -> tuple[Selection, dict[int, tuple[int, ...]]]:
     """Return a selection with the turns of a conversation and an open question, and the tokens of its answers.
 
     Returns:
         The selection, and for `make_plan` the tokens of the assistant's turns by index.
     """
-    before = turn_messages(turns)
+    before = turn_messages(chat.turns)
     called = before[-1].get("tool_calls", ()) if before else ()
-    said = Prompt.from_messages(CHAT_SCHEMA, [*before, *asked_messages(question, results, called)]).messages
+    said = Prompt.from_messages(CHAT_SCHEMA, [*before, *asked_messages(chat.question, chat.results, called)]).messages
     messages = [*selection.messages, *(replace(each, span=selection.span) for each in said)]
     first = len(selection.messages)
     if layout.has_open_turn and not first:
         messages[0] = replace(messages[0], role=None)  # it continues the turn that the schema leaves open
     places = (index for index, each in enumerate(messages) if index >= first and each.role is Role.ASSISTANT)
-    answers = {index: turn.token_ids for index, turn in zip(places, turns, strict=True)}
+    answers = {index: turn.token_ids for index, turn in zip(places, chat.turns, strict=True)}
     return replace(selection, messages=tuple(messages)), answers

@@ -28,7 +28,7 @@ from promptcache.diagnostics import (
 from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Prompt, Role, open_prompt, split_question
 from promptcache.options import OptionKeywords
-from promptcache.planning import ChatTurn, chat_message, turn_messages
+from promptcache.planning import ChatPrompt, ChatTurn, chat_message, turn_messages
 from promptcache.session.chat_file import SavedChat, not_a_chat, read_chat, write_chat
 from promptcache.structured import CallStyle, Tool, read_tools
 
@@ -200,8 +200,9 @@ class Chat(Unpicklable):
             if name in options:
                 raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
         asked = self._requests.read({**self.options, **options})
+        chat = ChatPrompt(prompt=self.prompt, turns=self.turns, question=text, results=tuple(results))
         try:
-            return self._requests.build_chat(self.prompt, self.turns, text, asked, results)
+            return self._requests.build(chat, asked)
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded(
                 f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"

@@ -18,6 +18,7 @@ from promptcache.encode.idle import Interrupted
 from promptcache.layout import Level, Origin, Plan
 from promptcache.model import Model, reference_logits
 from promptcache.model.reference import plain_logits
+from promptcache.planning import ChatPrompt
 from tests.engine import asking
 from tests.engine.asking import WAYS, answered
 from tests.engine.changing import activate, adapted, is_refused
@@ -207,7 +208,7 @@ def asked(engine: Engine, prompt: str, way: str = "generate", **options: Any) ->
 
 def chat_plan(engine: Engine, prompt: str) -> Plan:
     """Return the plan of a chat that asks the text of a prompt."""
-    return engine._planner.plan_chat(engine.chat(prompt).prompt, (), "Well?", None)
+    return engine._planner.plan(ChatPrompt(prompt=engine.chat(prompt).prompt, turns=(), question="Well?"))
 
 
 def check_answer(completion: Completion, plan: Plan, model: Model) -> None:

@@ -7,7 +7,7 @@ import pytest
 from promptcache.language import CHAT_SCHEMA, DEFAULT_REPAIR, Prompt, Role
 from promptcache.layout import Plan
 from promptcache.planning import Catalog, Planner
-from promptcache.planning.turns import ChatTurn
+from promptcache.planning.turns import ChatPrompt, ChatTurn
 from promptcache.tokenizer import HubTokenizer
 from tests.laws.position_oracle import planned_tokens
 from tests.tokenizer import small_tokenizers as small
@@ -47,7 +47,7 @@ def test_an_answer_that_the_template_changes_has_the_tokens_of_its_text():
     answer = tuple(token_id for letter in "Hm</b>dog" for token_id in tokenizer.tokenize(letter))
 
     turn = ChatTurn(question="Who?", answer="Hm</b>dog", token_ids=answer)
-    plan = planner.plan_chat(Prompt(CHAT_SCHEMA), (turn,), "Why?", None)
+    plan = planner.plan(ChatPrompt(prompt=Prompt(CHAT_SCHEMA), turns=(turn,), question="Why?"))
 
     messages = [("user", "Who?"), ("assistant", "Hm</b>dog"), ("user", "Why?")]
     plain = planner.plan([{"role": role, "content": text} for role, text in messages])

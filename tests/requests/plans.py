@@ -9,7 +9,7 @@ from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
 from promptcache.layout import Level, Origin, Piece, Plan
 from promptcache.planning import ServedSchema, serve_schema
-from promptcache.planning.turns import ChatTurn, with_turns
+from promptcache.planning.turns import ChatPrompt, ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT
 from tests.requests.workloads import Ask, Way, Workload
@@ -85,8 +85,8 @@ def plan_of(
     prompt = parse_prompt(workload.prompts[ask.prompt])
     repair = Repair.parse(ask.repair) if ask.repair else state.schema.repair or DEFAULT_REPAIR
     if way is Way.CHAT:
-        selection = resolve_prompt(without_text(prompt), state.schema)
-        selection, answers = with_turns(selection, state.layout, turns, ask.said)
+        chat = ChatPrompt(prompt=without_text(prompt), turns=tuple(turns), question=ask.said)
+        selection, answers = with_turns(resolve_prompt(chat.prompt, state.schema), state.layout, chat)
         return state.plan(selection, repair, answers)
     plan = state.plan(resolve_prompt(prompt, state.schema), repair)
     return plan if ask.reuse else plan.plain()

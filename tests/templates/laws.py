@@ -10,7 +10,7 @@ import pytest
 from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import CHAT_SCHEMA, Prompt
 from promptcache.layout import Plan
-from promptcache.planning.turns import ChatTurn
+from promptcache.planning.turns import ChatPrompt, ChatTurn
 from tests.templates.kinds import MARKERS
 from tests.templates.strategies import Answered, Split, Written, checked, exact
 from tests.templates.subjects import Chat, Subject, ids_of, messages
@@ -100,10 +100,10 @@ def answers_keep_their_tokens(subject: Subject, answered: Answered) -> None:
             return
         if expected is None:
             with pytest.raises(PromptError) as refused:
-                subject.planner.plan_chat(prompt, turns, answer.question, None)
+                subject.planner.plan(ChatPrompt(prompt=prompt, turns=turns, question=answer.question))
             assert [each.code for each in refused.value.diagnostics] == ["PC512"]
             return
-        plan = subject.planner.plan_chat(prompt, turns, answer.question, None)
+        plan = subject.planner.plan(ChatPrompt(prompt=prompt, turns=turns, question=answer.question))
         found = ids_of(plan)
         text = _text(subject, plan)
         assert text == _as_decoded(expected), f"{subject.name}: {text!r}, the template writes {expected!r}"
