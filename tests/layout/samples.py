@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Layout, Level, Piece, Plan, lay_out, make_plan, run_variants
+from promptcache.layout import Layout, Plan, lay_out, make_plan, run_variants
 from promptcache.tokenizer import Tokenizer
 from tests.fakes import ByteTokenizer
+from tests.laws.position_oracle import planned_tokens
 
 
 def read(document: str) -> CheckedSchema:
@@ -40,31 +39,6 @@ def plan_selection(selection: Selection, tokenizer: Tokenizer | None = None) -> 
     return make_plan(selection, layout, run_variants(layout), tokenizer)
 
 
-def level_of(schema: str, prompt: str) -> Level:
-    """Plan a prompt and return its level."""
-    return plan_of(schema, prompt).level
-
-
-def reused_tokens(plan: Plan) -> list[tuple[int, int]]:
-    """Return position and ID of every reused token."""
-    parts = [piece.source for piece in plan.reused]
-    return [
-        (part.encoding.position_ids[index] + part.shift, part.encoding.token_ids[index])
-        for part in parts
-        for index in range(part.start, part.stop)
-    ]
-
-
-def new_tokens(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-    """Return position and ID of every token that is prefilled."""
-    return [(part.start + index, token_id) for part in pieces for index, token_id in enumerate(part.token_ids)]
-
-
-def placed_tokens(plan: Plan) -> list[tuple[int, int]]:
-    """Return position and ID of every token of a request."""
-    return reused_tokens(plan) + new_tokens(plan.new)
-
-
 def text_of(plan: Plan) -> str:
     """Return what the model reads, in position order."""
-    return ByteTokenizer().detokenize([token_id for _, token_id in sorted(placed_tokens(plan))])
+    return ByteTokenizer().detokenize([token_id for _, token_id in sorted(planned_tokens(plan))])

@@ -92,21 +92,6 @@ def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
             check_length(layout, run_variants(layout), needed - 1)
 
 
-def test_each_distinct_text_is_tokenized_once():
-    """Texts that recur in a schema are tokenized once."""
-    tokenized: list[str] = []
-
-    class Counting(ByteTokenizer):
-        def tokenize(self, text: str) -> tuple[int, ...]:
-            tokenized.append(text)
-            return super().tokenize(text)
-
-    modules = "".join(f'<module name="m{index}">same</module>' for index in range(9))
-    lay_out(read(f'<schema name="s" context="guaranteed">{modules}</schema>'), Counting())
-
-    assert tokenized == ["same", "\nsame"]
-
-
 @pytest.mark.slow
 def test_ten_thousand_modules_take_ten_times_as_long_as_a_thousand():
     """The time of a layout grows with the schema, not with its square."""

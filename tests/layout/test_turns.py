@@ -6,49 +6,10 @@ import pytest
 
 from promptcache.layout import lay_out, make_plan, run_variants
 from tests.fakes import ByteTokenizer
-from tests.layout.samples import choose, plan_of, read, text_of
+from tests.layout.samples import choose, plan_of, read
 
-PLAIN = "Plan."
 CLOSED = "<system>Plan.</system>"
 OPEN = "<system>Plan.</system><user>Go.</user>"
-NESTED = '<module name="m" required="true"><user>Go.</user></module>'
-
-PLAN, GO = "<system>Plan.</system>", "<user>Go."
-
-
-@pytest.mark.parametrize(
-    ("schema", "added", "text"),
-    [
-        pytest.param(PLAIN, "", "Plan.", id="no turns, nothing added"),
-        pytest.param(PLAIN, "Why?", "Plan.Why?", id="bare text continues plainly"),
-        pytest.param(PLAIN, "<user>Why?</user>", "Plan.<user>Why?</user><assistant>", id="prompt brings the first turn"),
-        pytest.param(PLAIN, "<assistant>So</assistant>", "Plan.<assistant>So", id="own assistant turn stays open"),
-        pytest.param(CLOSED, "", f"{PLAN}<assistant>", id="assistant header follows a closed turn"),
-        pytest.param(CLOSED, "Why?", f"{PLAN}<user>Why?</user><assistant>", id="bare text is a user turn"),
-        pytest.param(CLOSED, "<assistant>So</assistant>", f"{PLAN}<assistant>So", id="generation continues the prompt's turn"),
-        pytest.param(
-            CLOSED,
-            "<assistant>So</assistant><user>Why?</user>",
-            f"{PLAN}<assistant>So</assistant><user>Why?</user><assistant>",
-            id="only the last assistant turn stays open",
-        ),
-        pytest.param(OPEN, "", f"{PLAN}{GO}</user><assistant>", id="an open turn is closed"),
-        pytest.param(OPEN, "Why?", f"{PLAN}{GO}\nWhy?</user><assistant>", id="bare text continues the open turn"),
-        pytest.param(
-            OPEN, "<user>Why?</user>", f"{PLAN}{GO}</user><user>Why?</user><assistant>", id="a turn closes the open one"
-        ),
-        pytest.param(OPEN, "<assistant>So</assistant>", f"{PLAN}{GO}</user><assistant>So", id="closed, then continued"),
-        pytest.param(NESTED, "<m/>Why?", f"{GO}</user><user>Why?</user><assistant>", id="a turn in a module is closed"),
-        pytest.param(
-            "<user>Go.</user><assistant>So</assistant>", "", f"{GO}</user><assistant>So</assistant><assistant>", id="few-shot"
-        ),
-    ],
-)  # fmt: skip
-def test_what_follows_the_schema(schema: str, added: str, text: str):
-    """Turns of schema and prompt are closed, continued or opened as the design says."""
-    plan = plan_of(f'<schema name="s">{schema}</schema>', f'<prompt schema="s">{added}</prompt>')
-
-    assert text_of(plan) == f"<bos>{text}"
 
 
 @pytest.mark.parametrize(

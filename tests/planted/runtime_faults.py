@@ -32,7 +32,6 @@ batch, coalesce, forward_pass, history, segments, tails, weighing = (
     for name in ("batch", "coalesce", "forward_pass", "history", "segments", "tails", "weighing")
 )
 decoder, job, scheduler = (module_of(f"promptcache.decode.{name}") for name in ("decoder", "job", "scheduler"))
-own_loop = module_of("promptcache.loops.own_loop")
 guard, relocation = module_of("promptcache.model.guard"), module_of("promptcache.model.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
