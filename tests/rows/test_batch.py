@@ -7,17 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.model.model import Model
-from promptcache.rows.coalesce import Copies
-from promptcache.rows.link import SharedSegment, coalesced_segments, shared_segments
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests.rows.test_coalesce import contents, segment, segments
 
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
@@ -107,48 +102,6 @@ def test_an_empty_batch_has_no_answers() -> None:
     assert ENGINE.generate_batch([]) == ()
 
 
-@given(cuts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(1, 6)), min_size=1, max_size=6))
-def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, int]]) -> None:
-    """Cutting segments loses and repeats no token, and no two pieces share memory."""
-    whole = segment(0, 20)
-    rows: list[list] = [[], [], [], []]
-    for row, start, length in cuts:
-        if all(each.stop <= start or start + length <= each.start for each in rows[row]):
-            rows[row].append(part(whole, start, start + length))
-
-    pieces = list(shared_segments(rows))
-
-    for row, views in enumerate(rows):
-        mine = sorted(token for each in views for token in range(each.start, each.stop))
-        assert mine == sorted(token for each, seen in pieces if row in seen for token in range(each.start, each.stop))
-    tokens = [token for each, _ in pieces for token in range(each.start, each.stop)]
-    assert len(tokens) == len(set(tokens))
-    assert all(list(each.position_array()) == list(range(each.start, each.stop)) for each, _ in pieces)
-
-
-@given(
-    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8),
-    small=st.sampled_from([0, 4, 100]),
-    data=st.data(),
-)
-def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small: int, data: st.DataObject) -> None:
-    """Coalescing keeps every row's tokens and their KV; no segment extends across a new token of its rows."""
-    whole = segments(sizes)
-    gaps = [before.last + 1 for before in whole[:-1]]
-    starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
-    pieces = [SharedSegment(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
-
-    found, copied = coalesced_segments(pieces, starts, Copies(ENGINE.model, small_tokens=small))
-
-    for row in range(3):
-        views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)
-        places = [int(place) for view in views for place in view.position_array()]
-        assert places == contents(tuple(views))
-        assert sorted(places) == [int(place) for each, seen in pieces if row in seen for place in each.position_array()]
-        assert not any(view.first < start < view.last for view in views for start in starts[row])
-    assert sum(copied) == sum(each.segment.num_tokens for each in found if each.segment not in whole)
-
-
 SMALL = '<schema name="small">Root.{}</schema>'.format(
     "".join(f'<module name="m{number}">This is the {number}.</module>' for number in range(8))
 )
@@ -167,12 +120,3 @@ def test_small_pieces_that_the_same_rows_see_are_one(history: bool) -> None:
     assert sum(copied) == all_bytes
     assert [each.usage.copied_bytes for each in again] == [0, 0, 0]
     assert history is any(each.usage.num_history_tokens for each in again)
-
-
-def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments
-    """Return a view of part of a segment whose positions are its places."""
-    from promptcache.layout import KVPart
-    from promptcache.rows.segments import Segment
-
-    view = KVPart(whole.parts[0].encoding, start, stop)
-    return Segment(kv=whole.kv, start=start, stop=stop, parts=(view,))

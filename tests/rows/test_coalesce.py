@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding
 from promptcache.rows import coalesce
-from promptcache.rows.coalesce import Copies, open_copies
+from promptcache.rows.coalesce import Copies
 from promptcache.rows.segments import Segment
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import recipe
@@ -167,41 +165,3 @@ def test_pools_of_two_engines_share_no_copies() -> None:
     memory, parts = KVMemory(SHAPE), segments([3, 4])
 
     assert [Copies(MODEL, memory).coalesce(parts, [])[1] for _ in "12"] == [7, 7]
-
-
-def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first use, where a segment costs launches: not on a CPU, not with kernels that read lists of segments."""
-    monkeypatch.setattr(coalesce, "has_kernels", lambda *_: has_kernels)
-    found = {}
-    for device in ("cpu", "meta"):
-        for has_kernels in (False, True):
-            shape = replace(SHAPE, device=torch.device(device))
-            found[device, has_kernels] = open_copies(Mock(shape=shape), KVMemory(shape))._joins_at == 1
-
-    assert [case for case, joins in found.items() if joins] == [("meta", False)]
-
-
-def test_the_same_places_of_other_encodings_are_copied_again() -> None:
-    """A copy is found by the digests of encodings, not by positions or objects."""
-    copies = Copies(MODEL, KVMemory(SHAPE))
-    first, _ = copies.coalesce(segments([3, 4]), [])
-    del first
-
-    _, copied_again = copies.coalesce(segments([3, 4]), [])
-    second, copied = copies.coalesce(segments([3, 4], token_id=1), [])
-    assert (copied_again, copied) == (0, 7)
-    assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
-
-
-def test_an_encoding_takes_the_room_of_copies() -> None:
-    """The store evicts copies before encodings."""
-    memory = KVMemory(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
-    copies, parts = Copies(MODEL, memory), segments([2, 3])
-    copies.coalesce(parts, [])
-    made_of = recipe("encoding", 10)
-    keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
-
-    memory.offer(made_of, keys, keys, 10.0)
-
-    assert copies.coalesce(parts, [])[1] == 5
-    assert memory.recipes() == (made_of,)

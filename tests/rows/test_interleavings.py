@@ -14,11 +14,9 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.attention import PassTokens, pass_attention
-from promptcache.attention.kernel_calls import KernelAttention
+from promptcache.attention import pass_attention
 from promptcache.attention.portable import PortableBackend
-from promptcache.kv import KV, KVMemory, LayerViews
-from promptcache.language import Placement
+from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
@@ -29,10 +27,9 @@ from promptcache.rows.history import History, Recalled
 from promptcache.rows.tails import _SMALLEST_TAIL, Tails
 from promptcache.testing.cached import distance
 from tests.conftest import law_examples
-from tests.families import WINDOW, random_model, usual_families
+from tests.families import random_model, usual_families
 from tests.laws.service import default_model, serve
 from tests.model.test_families import PROMPT, plan_for
-from tests.planted.targets import module_of
 from tests.rows.machine import continued, step_machine
 
 PROMPTS = (
@@ -41,7 +38,6 @@ PROMPTS = (
     '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><two/>What?</prompt>',
     '<prompt schema="families"><trip/></prompt>',
 )
-batches = module_of("promptcache.rows.batch")
 
 
 @pytest.fixture
@@ -186,81 +182,6 @@ def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert distance(torch.cat(found), reference_logits(plan.tokens, model)) < 1e-10
 
 
-def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes, and so
-    are the kernel calls over them for single tokens without a window.
-    """
-    model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
-    kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
-    windows, calls, shared = [], [], []
-    key, prepared, segments = PassTokens.kept_key, KernelAttention._prepared_calls, batches.shared_segments
-    monkeypatch.setattr(PassTokens, "kept_key", lambda self, window: windows.append(window) or key(self, window))
-    monkeypatch.setattr(KernelAttention, "_prepared_calls", lambda *given: calls.append(1) or prepared(*given))
-    monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
-    batch = Batch(model)
-    first, second = batch.join(plan.tokens, kv_of), batch.join(plan.tokens, kv_of)
-
-    batch.step([(first, plan.tokens.token_ids), (second, plan.tokens.token_ids)])
-    found = []
-    for work in ([first, second], [first, second], [second]):
-        batch.step([(row, [5]) for row in work])
-        found.append(len(calls))
-    batch.leave(first)
-    batch.step([(second, [5])])
-
-    assert windows == 5 * [WINDOW, None]
-    assert [*found, len(calls)] == [4, 5, 7, 9]
-    assert shared == [2, 1]
-
-
-def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of the same rows share the views of stored KV, and the last row that leaves frees them."""
-    model = default_model()
-    plans = [plan_for(prompt) for prompt in PROMPTS[:2]]
-    executor = serve(plans[0].layout.schema, model).executor
-    layers, found, alive = KV.layers, [], weakref.WeakSet[LayerViews]()
-
-    def recorded(*args: Any) -> LayerViews:
-        views = layers(*args)
-        found.append(views in alive)
-        alive.add(views)
-        return views
-
-    monkeypatch.setattr(KV, "layers", recorded)
-    batch = Batch(model)
-    rows = [
-        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).kv_of) for each in plans
-    ]
-
-    batch.step([(row, [7]) for row in rows])
-    found.clear()
-    batch.step([(row, [7]) for row in rows])
-
-    assert found
-    assert all(found)
-    for row in rows:
-        batch.leave(row)
-    assert not alive
-
-
-def test_own_kv_is_that_of_all_computed_tokens() -> None:
-    """The own KV of a row is the same however it was computed, also after the row moved to a larger tail."""
-    model, plan = default_model(), plan_for(PROMPT)
-    kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
-    token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
-    batch = Batch(model)
-    at_once, one_by_one = batch.join(plan.tokens, kv_of), batch.join(plan.tokens, kv_of)
-
-    batch.step([(at_once, token_ids)])
-    for token_id in token_ids:
-        batch.step([(one_by_one, [token_id])])
-
-    for each in ("keys", "values"):
-        expected = getattr(batch.own_kv(at_once), each)
-        assert expected.shape[2] == len(token_ids)
-        assert torch.allclose(getattr(batch.own_kv(one_by_one), each), expected, rtol=0, atol=1e-10)
-
-
 def test_tails_take_the_least_memory_of_their_sizes() -> None:
     """A slab doubles when it is full, uses its lowest free slot, and is freed with its last tail."""
     tails = Tails(default_model().shape)
@@ -278,14 +199,16 @@ def test_tails_take_the_least_memory_of_their_sizes() -> None:
     assert tails.nbytes == 0
 
 
-def test_segments_are_views_of_the_store() -> None:
-    """Linking copies no KV: every segment reads the store's own memory."""
-    plan = plan_for(PROMPT, placement=Placement.FIXED)
+def test_rows_that_leave_free_the_views_of_stored_kv() -> None:
+    """A batch holds views of stored KV while its rows are in it, and no longer."""
+    plan = plan_for(PROMPT)
     executor = serve(plan.layout.schema).executor
-    kv_of = executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     batch = Batch(executor.model)
-    row = batch.join(plan.tokens, kv_of)
+    row = batch.join(plan.tokens, executor.fetch(part.encoding for part in plan.tokens.parts).kv_of)
+    batch.step([(row, [7])])
+    views = [weakref.ref(each.layers()) for each in batch.segments(row)]
+    assert all(each() is each() is not None for each in views)
 
-    memory = {each.keys.untyped_storage().data_ptr() for each in kv_of.values()}
-    assert {segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in batch.segments(row)} <= memory
-    assert row.num_copied == 0
+    batch.leave(row)
+    del row
+    assert [each() for each in views] == [None] * len(views)

@@ -26,7 +26,7 @@ from tests.families import FAMILIES, random_model
 from tests.model.test_families import PROMPT, SCHEMA
 from tests.rows.machine import step_machine
 from tests.rows.paired_batches import Requests, with_usual_experts
-from tests.rows.recorded_graph import NotRecorded, RecordedGraph, record
+from tests.rows.recorded_graph import RecordedGraph, record
 from tests.rows.test_interleavings import PROMPTS
 
 USUAL = ("llama", "mistral", "gpt-oss")
@@ -222,39 +222,3 @@ def test_graphs_hold_no_kv() -> None:
     del requests
     gc.collect()
     assert [each() for each in held] == [None] * len(held)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda x: x * x.sum().item(),
-        lambda x: x * x.tolist()[0],
-        lambda x: x * float(x.numpy()[0]),
-        lambda x: x * int(x[0]),
-        lambda x: x if x[0] > 0 else -x,
-        lambda x: x.nonzero(),
-        lambda x: x[x > 0],
-        lambda x: x + torch.tensor([1.0, 2.0]),
-        lambda x: torch.repeat_interleave(x.long()),
-    ],
-    ids=["item", "tolist", "numpy", "int", "bool", "nonzero", "mask", "new numbers", "unknown length"],
-)
-def test_reads_of_the_device_are_not_recorded(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """The stand-in refuses what a CUDA graph cannot hold."""
-    memory = torch.tensor([1.0, 2.0])
-
-    with pytest.raises(NotRecorded):
-        record(lambda: read(memory))
-
-
-def test_a_replay_computes_with_new_numbers_in_the_same_memory() -> None:
-    """Operations in place, views and copies are all run again; numbers of the host stay."""
-    memory, factor = torch.tensor([1.0, 2.0, 3.0]), 2
-
-    graph, result = record(lambda: (memory * factor)[1:].add_(memory.sum()).unsqueeze(0).expand(2, 2).reshape(4))
-    assert result.tolist() == [10, 12, 10, 12]
-    memory.copy_(torch.tensor([0.0, 1.0, 5.0]))
-    factor = 100
-    graph.replay()
-
-    assert result.tolist() == [8, 16, 8, 16]
