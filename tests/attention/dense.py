@@ -43,11 +43,9 @@ class PreparedDense:
 
     tokens: PassTokens
     spec: AttentionSpec
-    calls: list[str]
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Concatenate all keys that a token of the pass may attend to, and attend by position."""
-        self.calls.append(f"run {layer}")
         tokens, keys, masks = self.tokens, [call[1:3]], []
         own = np.zeros((len(tokens.positions), len(tokens.positions)), dtype=np.bool_)
         for chunk in tokens.chunks:
@@ -88,12 +86,9 @@ class PreparedDense:
 
 
 class DenseBackend:
-    """The toy backend; `calls` lists its calls in order."""
+    """The toy backend."""
 
     name = "dense"
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
 
     def supports(self, spec: AttentionSpec) -> bool:
         """Always True."""
@@ -101,5 +96,4 @@ class DenseBackend:
 
     def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> PreparedDense:
         """Keep the tokens."""
-        self.calls.append(f"prepare {window}")
-        return PreparedDense(tokens, spec, self.calls)
+        return PreparedDense(tokens, spec)

@@ -44,23 +44,17 @@ _Work: TypeAlias = Callable[[Model], Callable[[], object]]
 
 
 class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does not annotate it
-    """Counts kernels while it is active.
-
-    Attributes:
-        num_kernels: Operations that make or change numbers.
-        num_operations: All operations, those without a kernel included. Each costs time of the host.
-    """
+    """Counts kernels while it is active: operations that make or change numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
-        self.num_kernels = self.num_operations = 0
+        self.num_kernels = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run one operation and count it."""
         result = func(*args, **(kwargs or {}))
-        self.num_operations += 1
         name = func._schema.name.partition("::")[2]
         made = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
         is_empty = bool(made) and all(each.numel() == 0 for each in made)
@@ -76,21 +70,6 @@ class Sizes:
     num_modules: int
     module_tokens: int
     new_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchCount:
-    """Launches of one forward pass.
-
-    Attributes:
-        per_layer: Kernels of each layer.
-        once: Kernels outside of layers: embedding, rotary embeddings, the output layer, and masks that are prepared.
-        operations_per_layer: Operations of each layer, those without a kernel included.
-    """
-
-    per_layer: float
-    once: float
-    operations_per_layer: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +108,8 @@ def launch_cases(sizes: Sizes) -> dict[str, LaunchCase]:
     }
 
 
-def count_ttft(dtype: torch.dtype, sizes: Sizes) -> dict[str, LaunchCount]:
-    """Count the launches of the forward pass from linked modules to the first token, by case."""
+def count_ttft(dtype: torch.dtype, sizes: Sizes) -> dict[str, float]:
+    """Count the launches of a layer in the forward pass from linked modules to the first token, by case."""
     models = Models(dtype)
     return {
         name: _counted(models, sizes, case, _prefill(case, sizes.new_tokens))
@@ -139,8 +118,8 @@ def count_ttft(dtype: torch.dtype, sizes: Sizes) -> dict[str, LaunchCount]:
     }
 
 
-def count_decoding(dtype: torch.dtype, sizes: Sizes) -> dict[tuple[str, int], LaunchCount]:
-    """Count the launches of a step that decodes one token of each of several rows, by case and number of rows."""
+def count_decoding(dtype: torch.dtype, sizes: Sizes) -> dict[tuple[str, int], float]:
+    """Count the launches of a layer in a step that decodes one token of each of several rows, by case and number of rows."""
     models = Models(dtype)
     return {
         (name, num_rows): _counted(models, sizes, case, _decoding(case, num_rows))
@@ -177,7 +156,7 @@ class Models:
         return model
 
 
-def _counted(models: Models, sizes: Sizes, case: LaunchCase, work: _Work) -> LaunchCount:
+def _counted(models: Models, sizes: Sizes, case: LaunchCase, work: _Work) -> float:
     """Count for two numbers of layers; the difference is what layers cost."""
     window = (2 * sizes.num_modules - 1) * sizes.module_tokens // 4 if case.has_window else None
     counts = []
@@ -185,14 +164,9 @@ def _counted(models: Models, sizes: Sizes, case: LaunchCase, work: _Work) -> Lau
         run = work(models.with_layers(num_layers, window))
         with torch.no_grad(), KernelCounter() as counter:
             run()
-        counts.append(counter)
+        counts.append(counter.num_kernels)
     fewer, more = counts
-    per_layer = (more.num_kernels - fewer.num_kernels) / (_MORE - _FEWER)
-    return LaunchCount(
-        per_layer=per_layer,
-        once=fewer.num_kernels - _FEWER * per_layer,
-        operations_per_layer=(more.num_operations - fewer.num_operations) / (_MORE - _FEWER),
-    )
+    return (more - fewer) / (_MORE - _FEWER)
 
 
 def _prefill(case: LaunchCase, num_new: int) -> _Work:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.attention import (
-    AttentionCall,
     AttentionSpec,
-    PassAttention,
-    PassTokens,
-    RowChunk,
     TritonBackend,
-    register_backend,
-    unregister_backend,
 )
 from promptcache.attention.cpu import CpuBackend
 from promptcache.attention.cuda import CudaBackend
@@ -174,18 +167,6 @@ def test_the_cuda_backend_calls_its_kernels_as_they_want(
     check_kernel(CudaBackend(), spec, groups, kind)
 
 
-@given(tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3), by_query=st.booleans())
-def test_ungrouping_undoes_grouping(tokens: int, kv_heads: int, groups: int, by_query: bool) -> None:
-    """Grouping is a bijection, and ungrouping is its inverse, also where memory has the queries before the heads."""
-    query = torch.arange(kv_heads * groups * tokens * 2.0).view(1, kv_heads * groups, tokens, 2)
-    queries = GroupedQueries.of(query, kv_heads)
-    grouped = queries.group(query)
-    if by_query:  # as kernels for GPUs return their output
-        grouped = grouped.transpose(1, 2).contiguous().transpose(1, 2)
-
-    assert torch.equal(queries.ungroup(grouped), query.transpose(1, 2))
-
-
 @pytest.mark.parametrize(
     ("device", "dtype", "head_dim", "softcap", "name", "without_triton"),
     [
@@ -229,27 +210,3 @@ def test_a_gpu_without_the_kernel_uses_the_portable_backend(
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     assert choose_backend(spec_of(torch.bfloat16, "cuda")).name == "portable"
-
-
-def test_attention_is_prepared_once_for_each_window() -> None:
-    """Layers with the same window share prepared attention."""
-    backend = DenseBackend()
-    states = torch.zeros(1, 2, 3, HEAD_DIM)
-    chunk = RowChunk(start=0, stop=3, older=None)
-    tokens = PassTokens(
-        segments=(),
-        users=np.zeros((0, 3), dtype=np.bool_),
-        positions=np.arange(3),
-        groups=(),
-        chunks=(chunk,),
-        device=torch.device("cpu"),
-    )
-    attention = PassAttention(tokens)
-    register_backend(backend)
-    try:
-        for layer, window in enumerate((None, 4, None, 4)):
-            attention.run(layer, AttentionCall(states, states, states, SCALE, window))
-    finally:
-        unregister_backend(backend.name)
-
-    assert backend.calls == ["prepare None", "run 0", "prepare 4", "run 1", "run 2", "run 3"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -18,25 +17,6 @@ pytestmark = pytest.mark.long
 SIZES = Sizes(num_modules=4, module_tokens=64, new_tokens=3)
 
 
-def test_stored_kv_costs_launches() -> None:
-    """Without modules there are fewest kernels, and some operations start none."""
-    counts = count_ttft(torch.bfloat16, SIZES)
-
-    kernels = {name: each.per_layer for name, each in counts.items()}
-    assert min(kernels.values()) == kernels["no modules"] > 30
-    assert all(each.operations_per_layer > each.per_layer for each in counts.values())
-
-
-def test_several_new_tokens_start_as_many_kernels_as_one() -> None:
-    """Queries of several tokens are not copied: the count depends on the number of tokens where there are masks only."""
-    sizes = [replace(SIZES, new_tokens=count) for count in (2, 40)]
-
-    few, many = (count_ttft(torch.bfloat16, each) for each in sizes)
-
-    for case in ("no modules", "one length", "different lengths", "history"):
-        assert few[case].per_layer == many[case].per_layer <= few["no modules"].per_layer + 15
-
-
 def test_with_triton_every_layer_starts_40_kernels_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the number of rows, segments and windows."""
     pytest.importorskip("triton", reason="triton is not installed")
@@ -44,7 +24,7 @@ def test_with_triton_every_layer_starts_40_kernels_at_most(monkeypatch: pytest.M
 
     counts = [*count_ttft(torch.bfloat16, SIZES).values(), *count_decoding(torch.bfloat16, SIZES).values()]
 
-    assert max(each.per_layer for each in counts) <= 40
+    assert max(counts) <= 40
 
 
 @pytest.mark.parametrize(("window", "num_kernels"), [(None, 4), (8, 4)])
