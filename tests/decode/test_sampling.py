@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache.decode.sampling import SampledRow, sample
-from promptcache.engine import Engine
 from promptcache.options import Options
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
-from tests.decode.test_service import ask
 
 _NUM_DRAWS = 8
 
@@ -54,50 +48,3 @@ def test_equal_scores_and_rounding_do_not_choose_the_token(
         return [sample(logits, rows[: len(logits)])[0] for _ in range(_NUM_DRAWS)]
 
     assert drawn(row[None]) == drawn(torch.cat([rounded[None], others]))
-
-
-def tied_model() -> LlamaForCausalLM:
-    """A model whose vocabulary has six tokens with equal logits each, as padding rows of a vocabulary have."""
-    torch.manual_seed(0)
-    made = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=6144,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=1024,
-            bos_token_id=None,
-            eos_token_id=None,
-            tie_word_embeddings=False,
-        )
-    ).double()
-    with torch.no_grad():
-        made.lm_head.weight.mul_(60)
-        made.lm_head.weight[1024:] = made.lm_head.weight[:1024].repeat(5, 1)
-    return made
-
-
-class _Tokens(ByteTokenizer):
-    """Has a text for tokens beyond those of bytes."""
-
-    def detokenize(self, token_ids: Any) -> str:
-        return super().detokenize([each % 256 for each in token_ids])
-
-
-@pytest.mark.parametrize("options", [{"top_p": 0.8, "temperature": 3.3}, {"top_p": 0.6, "temperature": 5.0}])
-def test_a_seeded_answer_over_equal_logits_is_the_same_in_company(options: dict[str, Any]) -> None:
-    """Answers of a model with equal logits are the same alone and together."""
-    engine = Engine(tied_model(), _Tokens())
-    texts: list[Any] = [[{"role": "user", "content": each}] for each in "abcdefghijkl"]
-    options = {"max_new_tokens": 6, "eos_token_id": [], "do_sample": True, "top_k": 0, "seed": 7, **options}
-    service = engine.service()
-    try:
-        alone = [ask(service, each, reuse=False, **options)[0].result(60).token_ids for each in texts]
-        asked = [ask(service, each, reuse=False, **options)[0] for each in texts]
-        together = [each.result(60).token_ids for each in asked]
-    finally:
-        service.close()
-
-    assert together == alone

@@ -45,7 +45,6 @@ from promptcache.encode import encode, executor
 from promptcache.encode.encode import Chain
 from promptcache.engine import Engine
 from promptcache.kv import FileTier, Store
-from promptcache.model.reference import plain_logits
 from promptcache.options import Options
 from promptcache.rows import tail_size
 from promptcache.rows.batch import Batch
@@ -174,37 +173,6 @@ def test_greedy_answers_do_not_depend_on_neighbors(
         assert (counts.num_running, counts.num_waiting, counts.tail_bytes) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"typical_p": 0.9}, {"no_repeat_ngram_size": 2}],
-    ids=lambda options: next(iter(options)),
-)
-def test_a_seed_chooses_the_tokens_of_a_request_with_processors(options: dict[str, Any], service: Service) -> None:
-    """Its answer depends on the seed only, also while other threads draw numbers, which it leaves as they are."""
-
-    def answers(seed: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        asked, _ = ask(
-            service, PROMPTS[2], max_new_tokens=12, seed=seed, do_sample=True, temperature=3.0, top_k=0, **options
-        )
-        found = asked.result(60)
-        return found.token_ids, found.alternatives
-
-    torch.manual_seed(3)
-    expected = torch.rand(9)
-    torch.manual_seed(3)
-    first = answers(5)
-    drawn = torch.rand(9)
-    torch.rand(7)
-
-    assert torch.equal(drawn, expected)
-    assert first == answers(5) != answers(6)
-    torch.manual_seed(3)
-    without = answers(None)
-    assert without != answers(None)
-    torch.manual_seed(3)
-    assert without == answers(None)
-
-
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5), deadline=None)
 @given(
@@ -298,23 +266,6 @@ def test_reserved_room_holds_the_whole_request(num_own: int, max_new_tokens: int
     reserved = tail_size(num_own + max_new_tokens)
     assert reserved >= num_own + max_new_tokens
     assert reserved & (reserved - 1) == 0
-
-
-@pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": False, "no_repeat_ngram_size": 9}])
-def test_without_reuse_an_answer_is_that_of_plain_prefill(options: dict[str, Any]) -> None:
-    """The log-probabilities are those of one causal pass over the same tokens at the same positions; no KV is used."""
-    made = engine(history=True)
-    service = made.service()
-    asked = [ask(service, PROMPTS[4], max_new_tokens=1, logprobs=0, reuse=reuse, **options) for reuse in (True, False)]
-    ours, plain = (each.result(60) for each, _ in asked)
-    service.close()
-    expected = plain_logits(made.plan(PROMPTS[4]).tokens, made.model)[-1].log_softmax(-1).max().item()
-
-    assert plain.logprobs is not None
-    assert ours.logprobs is not None
-    assert abs(plain.logprobs[0].logprob - expected) < 1e-9
-    assert abs(ours.logprobs[0].logprob - expected) > 1e-6
-    assert (plain.usage.num_reused_tokens, plain.usage.num_history_tokens, plain.usage.kept_bytes) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"no_repeat_ngram_size": 3}], ids=["plain", "with processors"])
@@ -605,26 +556,6 @@ def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.Monkey
         assert refused.value.reason == "worker_dead"
 
 
-def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row with NaN logits ends with an error, and its neighbor is answered."""
-    step = Batch.step
-
-    def poisoned(self: Batch, work: Any, **kwargs: Any) -> torch.Tensor:
-        logits = step(self, work, **kwargs).clone()
-        for index, (row, _) in enumerate(work):
-            if row.tokens.token_ids[-1] == ord("!"):
-                logits[index] = torch.nan
-        return logits
-
-    monkeypatch.setattr(Batch, "step", poisoned)
-    with engine().service() as made:
-        bad = ask(made, '<prompt schema="s">Bad!</prompt>', max_new_tokens=5, do_sample=False)[0]
-        good = ask(made, '<prompt schema="s">Good</prompt>', max_new_tokens=5, do_sample=False)[0]
-        with pytest.raises(FloatingPointError):
-            bad.result(30)
-        assert len(good.result(30).token_ids) == 5
-
-
 def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """If sampling fails after a forward pass, the requests of this step end with the error. The service answers others,
     however often this happens."""
@@ -648,15 +579,6 @@ def test_a_request_without_a_probable_token_ends_alone(service: Service) -> None
         with pytest.raises(InvalidGeneration, match="no token has a probability"):
             bad.result(30)
         assert good.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
-
-
-@pytest.mark.parametrize("options", [{"top_p": 0.0}, {"top_p": 1e-9}, {"temperature": 1e-5}, {"top_k": 1}])
-def test_options_that_leave_one_token_are_greedy(options: dict[str, Any], service: Service) -> None:
-    """Sampling from the most probable token alone is greedy decoding, as in transformers."""
-    plain = ALONE.generate(PROMPTS[2], max_new_tokens=9, do_sample=False).token_ids
-
-    assert ask(service, PROMPTS[2], max_new_tokens=9, do_sample=True, **options)[0].result(30).token_ids == plain
-    assert ALONE.generate(PROMPTS[2], max_new_tokens=9, do_sample=True, **options).token_ids == plain
 
 
 @pytest.mark.parametrize("timeout_s", [None, "x", True, -1, float("nan"), float("inf"), 1e20])
@@ -710,25 +632,6 @@ def test_an_observer_gets_each_request_and_each_step(max_rows: int) -> None:
     assert min(figures.waited) >= 0
     assert sum(figures.rows) >= generated
     assert max(figures.rows) <= max_rows
-
-
-@pytest.mark.parametrize("options", [{"repetition_penalty": 1.3}, {}])
-def test_tokens_of_a_request_are_not_copied_in_each_step(options: dict[str, Any], service: Service) -> None:
-    """Penalties and criteria read one tensor, to which each step adds a token."""
-    seen: list[list[int]] = []
-    places: set[int] = set()
-
-    def criterion(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        seen.append(input_ids[0].tolist())
-        places.add(input_ids.data_ptr())
-        return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    own = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": [], **options}
-    token_ids = list(ask(service, PROMPTS[0], stopping_criteria=[criterion], **own)[0].result(30).token_ids)
-
-    num_own = len(seen[0]) - 1
-    assert [each[num_own:] for each in seen] == [token_ids[:stop] for stop in range(1, 6)]
-    assert len({tuple(each[:num_own]) for each in seen}) == len(places) == 1
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(ServiceLimits)])
