@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache import Engine
@@ -19,7 +19,7 @@ from promptcache.encode.encode import Chain, compute
 from promptcache.encode.executor import Executor, Fetched
 from promptcache.kv import KV, FileTier, KVMemory, Store
 from promptcache.language import check_schema, parse_schema
-from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.layout import Encoding, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.planning import ServedSchema, serve_schema
@@ -47,59 +47,6 @@ def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
 def state_of(xml: str) -> ServedSchema:
     """Return a schema as an engine serves it."""
     return serve_schema(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
-
-
-def encoding(draw: st.DrawFn, start: int, context: tuple[KVPart, ...]) -> Encoding:
-    """Draw tokens from position `start` on, sometimes with a gap."""
-    steps = draw(st.lists(st.sampled_from([1, 1, 1, 4]), min_size=1, max_size=6))
-    positions = [start]
-    for step in steps[1:]:
-        positions.append(positions[-1] + step)
-    token_ids = draw(st.lists(st.integers(1, 250), min_size=len(positions), max_size=len(positions)))
-    return Encoding(token_ids=tuple(token_ids), position_ids=tuple(positions), context=context)
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> RequestTokens:
-    """Draw requests over parts of encodings that attend to parts of each other, with new tokens between them."""
-    made: list[Encoding] = []
-    parts: list[KVPart] = []
-    new: list[int] = []
-    position = 0
-    for _ in range(draw(st.integers(1, 5))):
-        chosen = [each for each in made if draw(st.booleans())]
-        context = tuple(part for each in chosen if (part := cut(draw, each)) is not None)
-        each = encoding(draw, position, context)
-        made.append(each)
-        position = each.position_ids[-1] + 1
-        if draw(st.booleans()):
-            new.append(position)
-            position += 1
-        part = cut(draw, each)
-        if part is not None and draw(st.booleans()):
-            parts.append(part)
-    new += range(position, position + draw(st.integers(1, 3)))
-    token_ids = draw(st.lists(st.integers(1, 250), min_size=len(new), max_size=len(new)))
-    return RequestTokens(parts=tuple(parts), token_ids=tuple(token_ids), position_ids=tuple(new))
-
-
-def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
-    """Draw a part of an encoding, often the whole."""
-    if draw(st.booleans()):
-        return each.whole
-    start = draw(st.integers(0, each.num_tokens))
-    stop = draw(st.integers(start, each.num_tokens))
-    return KVPart(each, start, stop) if start < stop else None
-
-
-@pytest.mark.parametrize("coalesced", [False, True])
-@given(request=requests())
-@settings(max_examples=60)
-def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: RequestTokens) -> None:
-    """A request needs no schema: parts with parts in their context give the logits of the reference."""
-    made = executor(Copies(MODEL) if coalesced else None)
-
-    assert distance(linked(request, made), reference_logits(request, MODEL)) < 1e-10
 
 
 @pytest.mark.parametrize("has_idle", [False, True])
