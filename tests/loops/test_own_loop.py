@@ -7,22 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
-from promptcache.encode import linked_logits
 from promptcache.engine import Engine
-from promptcache.language import CheckedSchema
-from promptcache.loops import linked_inputs
 from promptcache.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.cached import distance
-from tests import strategies
-from tests.conftest import law_examples
 from tests.families import WINDOW, random_model, usual_families
-from tests.laws.service import default_model, serve
 
 SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="9" placeholder="n days"/>. Enjoy.</module>
@@ -156,33 +147,6 @@ def test_another_model_cannot_continue() -> None:
             other.generate(**engine.link(prompt), do_sample=False, max_new_tokens=2, eos_token_id=None)
 
 
-def test_rejected_drafts_keep_positions() -> None:
-    """Drafts that are rejected continue at the positions of the cache."""
-    engine = engine_of("llama")
-    no_token = engine.model.num_known_tokens  # transformers 5.4 has no drafts without an end token
-    given = {"do_sample": False, "max_new_tokens": NUM_TOKENS, "eos_token_id": no_token}
-    expected = engine.generate(PROMPT, **given).token_ids
-    assert generated(engine.model, engine.link(PROMPT), prompt_lookup_num_tokens=3, **given) == expected
-
-
-@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-@settings(max_examples=law_examples(0.2))
-def test_own_loops_give_the_answer_of_random_prompts(
-    data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
-) -> None:
-    """Over random schemas and prompts, own loops give the engine's tokens, and the model its logits."""
-    service = serve(schema, default_model(), tokenizer=tokenizer)
-    selection = data.draw(strategies.prompts(schema))
-    plan = service.plan(selection)
-    expected = service.tokens(selection, NUM_TOKENS)
-
-    assert generated(service.model, linked_inputs(plan, service.executor)) == expected
-    assert looped(service.model, linked_inputs(plan, service.executor)) == expected
-    with torch.no_grad():
-        logits = service.model.hf(**linked_inputs(plan, service.executor)).logits[0]
-    assert distance(logits, linked_logits(plan, service.executor, num_last=1)) < service.tolerance
-
-
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows(family: str) -> None:
     """Under sliding windows, a prompt is linked if its last window of tokens has no gap; others are refused."""
@@ -237,19 +201,6 @@ def test_a_failed_pass_leaves_the_cache_as_it_was() -> None:
         engine.model.hf(**inputs)
 
     assert looped(engine.model, inputs, 4) == expected
-
-
-def test_beams_have_the_rows_of_the_prompt() -> None:
-    """Beams over a linked prompt are those of transformers over all tokens of it."""
-    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False}
-    engine = engine_of("llama")
-    plain = '<prompt schema="travel">a</prompt>'  # its modules see what they see in a plain prompt
-    token_ids = engine.link(plain)["input_ids"]
-
-    found = generated(engine.model, engine.link(plain), **options)
-
-    assert found == generated(engine.model, {"input_ids": token_ids}, **options)
-    assert found != generated(engine.model, engine.link(plain), **{**options, "num_beams": 1})
 
 
 def test_a_prompt_without_room_is_refused() -> None:

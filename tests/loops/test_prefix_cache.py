@@ -312,17 +312,6 @@ def test_another_model_is_refused(is_of_engine: bool) -> None:
     assert distance(out.logits[0, -1], reference((*row, 3, 4))) < TOLERANCE
 
 
-def test_limits_hold() -> None:
-    """A cache keeps no more tokens than memory has room for."""
-    row = tuple(range(10, 74))
-    small = PrefixCache(serving(ENGINE.model, 160))
-    for first in range(5):
-        assert small.build([(first, *row[1:])]) == 64
-        assert small.get(torch.tensor([[first, *row[1:], 9]])).num_cached == (64,)
-        assert 0 < small.nbytes <= 160 * TOKEN_BYTES
-    assert small.get(torch.tensor([[0, *row[1:]]])).num_cached == (0,)
-
-
 def test_gradients_do_not_reach_the_cache() -> None:
     """A loop that forgets `no_grad` stores plain tensors."""
     prefixes = PrefixCache(ENGINE)
@@ -365,16 +354,6 @@ def test_threads_share_a_cache() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-
-
-def test_other_texts_get_no_spare_room() -> None:
-    """A node that branches off has the room that it needs; one at the end of a path has room to grow."""
-    prefixes = PrefixCache(ENGINE)
-    shared = tuple(range(5, 205))
-    for end in (3, 4):
-        check(prefixes, [(*shared, *[end] * 30)], [True], ENGINE.model)
-
-    assert prefixes.nbytes == (256 + 64) * TOKEN_BYTES
 
 
 def test_bytes_are_those_that_the_budget_counts(monkeypatch: pytest.MonkeyPatch) -> None:
