@@ -55,16 +55,6 @@ def _pieces(text: str, stop_strings: Sequence[str]) -> tuple[list[str], Incremen
     return [*map(answer.add, text.encode()), answer.finish(text)], answer
 
 
-@given(_TEXTS)
-def test_pieces_are_the_text(text: str) -> None:
-    """Without stop strings the pieces are the whole text, in whole characters."""
-    pieces, answer = _pieces(text, ())
-
-    assert "".join(pieces) == text
-    assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
-    assert not answer.stopped
-
-
 @given(_TEXTS, st.lists(st.text(alphabet="abé", min_size=1, max_size=3), max_size=3))
 def test_text_ends_before_the_first_stop_string(text: str, stop_strings: list[str]) -> None:
     """The text ends where the first stop string that is complete begins, and returned pieces are never taken back."""
