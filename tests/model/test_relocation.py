@@ -133,17 +133,6 @@ def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert model.relocation.move(keys[:, :, :0], start[:0], stop[:0]).shape == (4, 2, 0, 16)
 
 
-def test_layers_have_their_own_rotations() -> None:
-    """Gemma 3 has other frequencies in windowed layers; Cohere 2 and SmolLM3 have layers without rotation."""
-    gemma, cohere, smollm = (far_model(name).relocation.layers for name in ("gemma3, text", "cohere2", "smollm3"))
-
-    assert gemma[0] is gemma[2] is not gemma[1] is gemma[3]
-    assert [layer is None for layer in cohere] == [False, True, False, True]
-    assert [layer is None for layer in smollm] == [False, False, False, True]
-    assert cohere[0] is not None
-    assert cohere[0].is_interleaved
-
-
 def test_every_family_moves_but_gpt2() -> None:
     """The families of this page are those that can move, with their usual context length."""
     assert {family for family in FAMILIES if Model(random_model(family)).can_relocate} == {*MOVING}
