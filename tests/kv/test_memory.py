@@ -255,16 +255,6 @@ def test_few_sizes_are_allocated() -> None:
     assert room_for(SHAPE, 70) == 70
 
 
-def test_memory_on_a_gpu_has_few_sizes() -> None:
-    """The allocator of a GPU uses memory of sizes that repeat again. What is not used counts."""
-    store = KVMemory(GPU_SHAPE)
-    run = store.offer(recipe("long", 70), *kv(70, 1.0), 1.0)
-
-    assert run is not None
-    assert run.num_tokens == 70 < room_for(GPU_SHAPE, 70)
-    assert store.nbytes() == run.keys.untyped_storage().nbytes() * 2 == room_for(GPU_SHAPE, 70) * SHAPE.token_bytes
-
-
 class Device:
     """A device with memory for some tokens."""
 
