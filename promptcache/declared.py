@@ -21,11 +21,13 @@ class Declared:
         kind: Its values, with their unit.
         words: What it does, in a line.
         on_command_line: Whether commands have it as an option.
+        group: The heading above that option in the help of a command.
     """
 
     kind: Kind
     words: str
     on_command_line: bool = False
+    group: str = "Options"
 
 
 def declare(record: Declared, default: Any, **more: Any) -> Any:

@@ -31,6 +31,9 @@ from promptcache.language import REPAIR
 MAX_LOGPROBS = 20
 """Limit of the most probable tokens that an answer has for each of its tokens."""
 
+DEFAULT_NEW_TOKENS = 256
+"""Default limit of the tokens of an answer; less if the context ends earlier."""
+
 _MAX_SEQUENCES = 4096
 """Limit of sequences of one prompt; each has KV of its own."""
 
@@ -56,6 +59,7 @@ class Option(Declared):
         is_processed: Whether logits processors of transformers implement it.
     """
 
+    group: str = "Answer"
     body: Body | None = None
     wire: str = ""
     unset: float | None = None
@@ -185,7 +189,11 @@ class Options:
     `read_options` makes them: from keywords, a `GenerationConfig`, and the generation configuration of the model.
     """
 
-    max_new_tokens: int | None = _row(whole(1, unit="tokens"), "Maximum tokens of the answer.", on_command_line=True)
+    max_new_tokens: int | None = _row(
+        whole(1, unit="tokens"),
+        f"Maximum tokens of the answer; default: {DEFAULT_NEW_TOKENS}, or what is left of the context of the model.",
+        on_command_line=True,
+    )
     repair: str | None = _option(
         REPAIR,
         "Which cached tokens to compute again: none, slots, first-16 or attended-16 (any number) of each module, "

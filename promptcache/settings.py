@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from promptcache.codecs import Codec
@@ -33,9 +34,15 @@ class PromoteMode(StrEnum):
     OFF = "off"
 
 
-def setting(kind: Kind, words: str, default: Any, *, on_command_line: bool = True) -> Any:
+def setting(kind: Kind, words: str, default: Any, *, group: str = "Options", on_command_line: bool = True) -> Any:
     """Declare a setting."""
-    return declare(Declared(kind=kind, words=words, on_command_line=on_command_line), default)
+    return declare(Declared(kind=kind, words=words, on_command_line=on_command_line, group=group), default)
+
+
+_of_model = partial(setting, group="Model")
+_of_kv = partial(setting, group="Cached KV")
+_of_service = partial(setting, group="Requests at the same time")
+_of_clients = partial(setting, group="Clients")
 
 
 class EngineKeywords(TypedDict, total=False):
@@ -56,16 +63,16 @@ class EngineKeywords(TypedDict, total=False):
 class EngineSettings:
     """The settings of an engine. Those without an option of their own are not for commands."""
 
-    store: StoreSource | None = setting(
+    store: StoreSource | None = _of_kv(
         Kind("a folder, a URL, a StoreConfig, a BlobTier or a Store", lambda _: True),  # opening it checks it
         "Where KV is kept; None: in memory only.",
         None,
         on_command_line=False,
     )
-    context_length: int | None = setting(
+    context_length: int | None = _of_model(
         whole(1, unit="positions") | None, "Maximum positions to use; default: all that the model declares.", None
     )
-    keep: str = setting(
+    keep: str = _of_kv(
         one_of(Codec), "How KV is stored: full is as computed, int8 and int4 are quantized.", Codec.FULL.value
     )
     repair: str = setting(
@@ -75,21 +82,21 @@ class EngineSettings:
         str(DEFAULT_REPAIR),
         on_command_line=False,
     )
-    positions: str | None = setting(
+    positions: str | None = _of_kv(
         one_of(Placement) | None,
         "Positions of cached text, if the schema does not state them: closed has no gaps, fixed is as in the schema; "
         "default: closed where the model allows it.",
         None,
     )
-    history: bool = setting(
+    history: bool = _of_kv(
         FLAG, "Keep KV of the text of requests, too, for later requests that begin with the same text.", True
     )
-    promote: str = setting(
+    promote: str = _of_kv(
         one_of(PromoteMode),
         "In idle time, encode modules together that were used together, so that later answers with them are exact.",
         PromoteMode.OFF.value,
     )
-    strict_template: bool = setting(
+    strict_template: bool = _of_model(
         FLAG,
         "Refuse a prompt whose text is not what the chat template of the model writes; otherwise this is a warning.",
         False,
@@ -114,22 +121,24 @@ class ServiceLimits:
         InvalidValue: A limit is not a number of its kind.
     """
 
-    max_rows: int = setting(whole(1, unit="rows"), "Maximum number of requests that are computed together.", 32)
-    step_tokens: int = setting(
+    max_rows: int = _of_service(whole(1, unit="rows"), "Maximum number of requests that are computed together.", 32)
+    step_tokens: int = _of_service(
         whole(1, MAX_STEP_TOKENS, unit="tokens"),
         "Tokens of prompts in one forward pass; more prefill faster, and delay running answers more.",
         64,
     )
-    tail_bytes: int = setting(
+    tail_bytes: int = _of_service(
         BYTES_ABOVE_0,
         "Memory for KV of running requests. Each reserves its whole answer; up to twice as much is allocated.",
         2**30,
     )
-    max_waiting: int = setting(whole(1, unit="requests"), "Maximum number of requests that wait; more get 429.", 256)
-    max_waiting_tokens: int = setting(
+    max_waiting: int = _of_service(
+        whole(1, unit="requests"), "Maximum number of requests that wait; more get 429.", 256
+    )
+    max_waiting_tokens: int = _of_service(
         whole(1, unit="tokens"), "Maximum number of tokens of all waiting requests, prompt and answer.", 65_536
     )
-    queue_timeout_s: float = setting(ABOVE_0._replace(unit="seconds"), "Maximum time that a request waits.", 30.0)
+    queue_timeout_s: float = _of_service(ABOVE_0._replace(unit="seconds"), "Maximum time that a request waits.", 30.0)
 
     def __post_init__(self) -> None:
         check_fields(self, InvalidValue)
@@ -152,27 +161,27 @@ class ServerSettings(ServiceLimits):
     """
 
     model: str = setting(TEXT, "The name of the model for clients.", "demo", on_command_line=False)
-    allow_host: Sequence[str] = setting(
+    allow_host: Sequence[str] = _of_clients(
         _texts("names of hosts", bool),
         "A name under which a server without keys answers, beside localhost and addresses.",
         (),
     )
-    allow_origin: Sequence[str] = setting(
+    allow_origin: Sequence[str] = _of_clients(
         _texts("'*' or of origins such as 'https://app.example.com'", _ORIGIN.fullmatch),
         "Let pages of this origin read answers in a browser (CORS), or of all with *.",
         (),
     )
-    max_new_tokens: int = setting(whole(1, unit="tokens"), "Maximum tokens of one answer.", 1024)
-    max_connections: int = setting(
+    max_new_tokens: int = _of_clients(whole(1, unit="tokens"), "Maximum tokens of one answer.", 1024)
+    max_connections: int = _of_clients(
         whole(1, unit="connections"),
         "Maximum number of connections. Above it, those that wait for a request are closed, and new requests get 503.",
         512,
     )
-    max_body_bytes: int = setting(BYTES_ABOVE_0, "Maximum size of a request.", 2**20)
-    request_timeout_s: float = setting(SECONDS, "Maximum time of a request.", 600.0)
-    client_timeout_s: float = setting(
+    max_body_bytes: int = _of_clients(BYTES_ABOVE_0, "Maximum size of a request.", 2**20)
+    request_timeout_s: float = _of_clients(SECONDS, "Maximum time of a request.", 600.0)
+    client_timeout_s: float = _of_clients(
         SECONDS,
         "Maximum time of a client to send the head of a request, to send its body, and to read some of the answer.",
         30.0,
     )
-    drain_s: float = setting(SECONDS, "Time that running requests have to finish after SIGTERM.", 30.0)
+    drain_s: float = _of_clients(SECONDS, "Time that running requests have to finish after SIGTERM.", 30.0)

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from promptcache.cli.console import progress, show_loading, stdout
 from promptcache.cli.documents import Sources
-from promptcache.cli.options import Decorated, Output, model_option, with_json
+from promptcache.cli.groups import Decorated
+from promptcache.cli.options import Output, model_option, with_json
 from promptcache.timing import Samples, hardware, interleave
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from promptcache.cli.exits import (
     show_error,
     system_message,
 )
+from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import DOCUMENT, FILE, context_option, schemas_option
 from promptcache.cli.output import end_answer, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
@@ -51,7 +52,7 @@ Text between two lines {_BLOCK} is one question, as it is. A question that begin
 After an answer that calls tools, the next entry is what the tool returns; /rewind forgets the call."""
 
 
-@click.command("chat")
+@click.command("chat", cls=GroupedCommand)
 @click.argument("document", metavar="[SCHEMA|PROMPT]", required=False, type=DOCUMENT)
 @schemas_option
 @click.option("--load", metavar="FILE", type=FILE, help="Continue a chat that /save wrote.")

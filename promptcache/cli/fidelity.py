@@ -22,6 +22,7 @@ from promptcache.cli.documents import (
     replace_file,
 )
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
 from promptcache.cli.output import plain
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from promptcache.fidelity import Fidelity, Interval, SettingFidelity
 
 
-@click.command("fidelity")
+@click.command("fidelity", cls=GroupedCommand)
 @schema_argument
 @collected("engine", engine_options(has_store=False, only=OF_ENCODINGS), EngineOptions.of)
 @click.option(

@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 from click.exceptions import Exit
 
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.groups import Decorated, grouped_option
 from promptcache.cli.output import write_json, write_text
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
 DOCUMENT = click.Path(readable=False)  # the name as given; - is standard input
 DEFAULT_STORE = "~/.cache/promptcache/store"
@@ -39,17 +38,23 @@ def model_option(
     words: str = "demo, a model's folder, or a hub id.", default: str | None = "demo"
 ) -> Callable[[Decorated], Decorated]:
     """Return the option that names a model."""
-    return click.option("--model", metavar="MODEL", default=default, type=DOCUMENT, help=words)
+    return grouped_option("Model", "--model", metavar="MODEL", default=default, type=DOCUMENT, help=words)
 
 
 def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[Decorated], Decorated]:
     """Return the option that names a store."""
-    return click.option("--store", metavar="DIR", default=default, envvar="PROMPTCACHE_STORE", help=words)
+    return grouped_option(
+        "Cached KV", "--store", metavar="DIR", default=default, envvar="PROMPTCACHE_STORE", help=words
+    )
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
-context_option = click.option(
-    "--context", metavar="FILE", type=FILE, help="Values for templates, *.xml.j2: a file with a JSON object."
+context_option = grouped_option(
+    "Schemas",
+    "--context",
+    metavar="FILE",
+    type=FILE,
+    help='For templates, *.xml.j2, only: a JSON file with values for their names, as {"city": "Rome"} for {{ city }}.',
 )
 schema_argument = click.argument("schema", metavar="SCHEMA", type=DOCUMENT)
 schemas_argument = click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, type=DOCUMENT)
@@ -57,7 +62,8 @@ prompt_argument = click.argument("prompt", metavar="PROMPT", type=DOCUMENT)
 output_option = output_file(
     "-o", "--output", words="File of the schema; default: NAME.xml. The prompt is NAME-prompt.xml beside it."
 )
-schemas_option = click.option(
+schemas_option = grouped_option(
+    "Schemas",
     "--schema",
     metavar="FILE",
     multiple=True,

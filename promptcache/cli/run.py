@@ -12,6 +12,7 @@ import click
 from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
+from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import end_answer, plain, repaired_text, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_request
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from promptcache.decode import Completion, Usage
 
 
-@click.command("run")
+@click.command("run", cls=GroupedCommand)
 @prompt_argument
 @schemas_option
 @answer_options(OF_ONE_ANSWER)

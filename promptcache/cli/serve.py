@@ -22,7 +22,7 @@ from click.exceptions import Exit
 
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
-from promptcache.cli.groups import HELP
+from promptcache.cli.groups import HELP, GroupedCommand, grouped_option
 from promptcache.cli.options import FILE, context_option
 from promptcache.cli.output import tell
 from promptcache.cli.settings import EngineOptions, Value, collected, declared_options, engine_options, take_declared
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from promptcache.engine import Engine
     from promptcache.server import ApiKeys, SchemaFolder
 
+_PROCESS = "Address and replicas"
 _OF_RAY = {"host", "port", "insecure", "ray", "replicas"}
 """Options that an application of Ray Serve has no use for."""
 _PLACE = f"{__name__}.place"
@@ -75,7 +76,7 @@ def _as_defaults(values: Mapping[str, Any], of: click.Command, place: str) -> di
     }
 
 
-class _ServeCommand(click.Command):
+class _ServeCommand(GroupedCommand):
     """A command whose errors name the source of a value that is not allowed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -99,7 +100,8 @@ def _place(ctx: click.Context, name: str) -> str | None:
 
 
 _FILES = (
-    click.option(
+    grouped_option(
+        "Schemas",
         "--schema",
         metavar="FILE",
         type=click.Path(),  # in the environment, files are separated as in PATH
@@ -107,18 +109,27 @@ _FILES = (
         help="A schema to serve; may be given several times.",
     ),
     context_option,
-    click.option(
+    grouped_option(
+        "Schemas",
         "--schema-folder",
         metavar="FOLDER",
         type=click.Path(path_type=Path, file_okay=False),
         help="Keep schemas that clients with an admin key add over HTTP in this folder, and serve those in it.",
     ),
-    click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line."),
-    click.option("--admin-key-file", metavar="FILE", type=FILE, help="Keys that may also change schemas, one a line."),
-    click.option("--metrics-key-file", metavar="FILE", type=FILE, help="Keys that may read metrics only, one a line."),
+    *(
+        grouped_option("Keys", f"--{kind}-key-file", metavar="FILE", type=FILE, help=f"{words}, one a line.")
+        for kind, words in (
+            ("api", "Keys of clients"),
+            ("admin", "Keys that may also change schemas"),
+            ("metrics", "Keys that may read metrics only"),
+        )
+    ),
 )
-_MEMORY = click.option(
-    "--memory", type=Value(BYTES, "memory"), help="Maximum KV in memory; default: a quarter of the device's memory."
+_MEMORY = grouped_option(
+    "Cached KV",
+    "--memory",
+    type=Value(BYTES, "memory"),
+    help="Maximum KV in memory; default: a quarter of the device's memory.",
 )
 
 
@@ -238,13 +249,20 @@ class ServeOptions:
     (*_FILES, *engine_options(promote="auto"), _MEMORY, *declared_options(ServerSettings)),
     ServeOptions.of,
 )
-@click.option("--host", metavar="HOST", default="127.0.0.1", help="Address to listen on.")
-@click.option(
-    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 takes a free one."
+@grouped_option(_PROCESS, "--host", metavar="HOST", default="127.0.0.1", help="Address to listen on.")
+@grouped_option(
+    _PROCESS,
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    help="Port to listen on; 0 takes a free one.",
 )
-@click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
-@click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
-@click.option("--replicas", metavar="N", type=click.IntRange(min=1), default=1, help="Replicas, with --ray.")
+@grouped_option(_PROCESS, "--insecure", is_flag=True, help="Listen on a public address without keys.")
+@grouped_option(_PROCESS, "--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
+@grouped_option(
+    _PROCESS, "--replicas", metavar="N", type=click.IntRange(min=1), default=1, help="Replicas, with --ray."
+)
 def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bool, replicas: int) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.options import Decorated, arguments_option, model_option, store_option
+from promptcache.cli.groups import Decorated, grouped_option
+from promptcache.cli.options import arguments_option, model_option, store_option
 from promptcache.declared import Declared, declared, defaults
 from promptcache.diagnostics import BYTES, InvalidValue, Kind, size_text
 from promptcache.options import OPTIONS, with_sampling
@@ -75,14 +76,14 @@ def declared_option(name: str, what: Declared, default: Any = None) -> Callable[
     kind, word = what.kind, parameter_name(name, what).replace("_", "-")
     if kind.base is bool:
         words = f"--{word}/--no-{word}" if default else f"--{word}"
-        return click.option(words, is_flag=True, default=default, help=what.words)
+        return grouped_option(what.group, words, is_flag=True, default=default, help=what.words)
     if isinstance(default, tuple):  # the settings check the whole list
         anything = Value(kind._replace(takes=lambda _: True), word)
         words = f"{what.words[:-1]}; may be given several times."
-        return click.option(f"--{word}", type=anything, default=default, multiple=True, help=words)
+        return grouped_option(what.group, f"--{word}", type=anything, default=default, multiple=True, help=words)
     made = click.Choice(kind.choices) if kind.choices else Value(kind, word)
     shown = size_text(default) if kind.unit == "bytes" and default is not None else default
-    return click.option(f"--{word}", type=made, default=shown, help=what.words)
+    return grouped_option(what.group, f"--{word}", type=made, default=shown, help=what.words)
 
 
 def declared_options(
@@ -131,7 +132,8 @@ def collected(
 
 
 repair_option = declared_option("repair", OPTIONS["repair"])
-limit_option = click.option(
+limit_option = grouped_option(
+    "Cached KV",
     "--limit",
     type=Value(BYTES, "limit"),
     help='Maximum size of the folder of --store, such as "8 GB"; default: no limit.',
@@ -210,8 +212,11 @@ def engine_options(*, store: str | None = None, has_store: bool = True, **own: A
         own: Arguments of `declared_options`.
     """
     yield model_option()
-    yield click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")
-    yield click.option(
+    yield grouped_option(
+        "Model", "--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one."
+    )
+    yield grouped_option(
+        "Model",
         "--dtype",
         type=click.Choice(["auto", "float16", "bfloat16", "float32", "float64"]),
         default="auto",
@@ -271,7 +276,8 @@ def answer_options(only: Collection[str] | None = None) -> Callable[[Callable[..
     options = (
         arguments_option,
         *(declared_option(name, OPTIONS[name]) for name in _ANSWER),
-        click.option(
+        grouped_option(
+            "Answer",
             "--tools",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             metavar="FILE",

@@ -14,6 +14,7 @@ import click
 from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing
+from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import DEFAULT_STORE, Output, context_option, schemas_argument, with_json
 from promptcache.cli.output import warn
 from promptcache.cli.request import TokenLimits
@@ -42,13 +43,18 @@ class Estimate:
     nbytes: int
 
 
-@click.command("warm")
+@click.command("warm", cls=GroupedCommand)
 @schemas_argument
 @collected("engine", engine_options(store=DEFAULT_STORE, only=OF_ENCODINGS), EngineOptions.of)
-@click.option("--budget", is_flag=True, help="Only estimate tokens and bytes; loads no model.")
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Encode nothing: print how many tokens all encodings have, with those that the store has already, and the "
+    "bytes of their KV. No weights are loaded, and no time is estimated.",
+)
 @context_option
 @with_json
-def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, budget: bool) -> Output:
+def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, estimate: bool) -> Output:
     """Encode schemas ahead of time, and keep their KV for other processes.
 
     All modules, pairs of modules and members of collections in files are encoded.
@@ -58,7 +64,7 @@ def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, b
     Example: promptcache warm helpdesk.xml --model FOLDER --store kept
     """
     checked = read_schemas(schemas, sources)
-    if budget:
+    if estimate:
         with progress() as show:
             estimates = _estimates(checked, engine, show)
         data = {"model": engine.model, "keep": engine.keep, "schemas": estimates}

@@ -2,7 +2,6 @@
 
 from promptcache.planning.catalog import Catalog
 from promptcache.planning.planner import (
-    DEFAULT_NEW_TOKENS,
     Planner,
     PromptSource,
     TemplateOptions,
@@ -13,7 +12,6 @@ from promptcache.planning.served_schema import ServedSchema, choose_placement, s
 from promptcache.planning.turns import ChatPrompt, ChatTurn, chat_message, turn_messages
 
 __all__ = [
-    "DEFAULT_NEW_TOKENS",
     "Catalog",
     "ChatPrompt",
     "ChatTurn",

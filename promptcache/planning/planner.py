@@ -26,7 +26,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
-from promptcache.options import check_option
+from promptcache.options import DEFAULT_NEW_TOKENS, check_option
 from promptcache.planning.catalog import Catalog
 from promptcache.planning.served_schema import ServedSchema, serve_schema
 from promptcache.planning.turns import ChatPrompt, with_turns
@@ -37,9 +37,6 @@ PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
 
 TemplateOptions: TypeAlias = Mapping[str, Any] | None
 """Variables of a chat template; None means none."""
-
-DEFAULT_NEW_TOKENS = 256
-"""Default limit of generated tokens; less if the context ends earlier."""
 
 MAX_REMEMBERED_BYTES = 16 * 2**20
 """Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""

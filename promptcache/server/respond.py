@@ -19,7 +19,8 @@ from promptcache.decode import Completion, Ticket
 from promptcache.decode import Request as PlannedRequest
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFull
 from promptcache.layout import Plan
-from promptcache.planning import DEFAULT_NEW_TOKENS, PromptSource
+from promptcache.options import DEFAULT_NEW_TOKENS
+from promptcache.planning import PromptSource
 from promptcache.server.answer import AnswerDelta, AnswerForm, AnswerRow, ServedAnswer
 from promptcache.server.bodies import GenerationBody
 from promptcache.server.errors import ApiError, ClientGone, as_api_error

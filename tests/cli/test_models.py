@@ -19,7 +19,7 @@ LIGHT = [
     "render prompts/miami.xml",
     "layout travel.xml --against travel.xml",
     "test travel.xml",
-    "warm travel.xml --budget",
+    "warm travel.xml --estimate",
 ]
 
 

@@ -85,7 +85,7 @@ def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTermin
         ("run prompts/miami.xml --max-new-tokens 1", "loading the model"),
         ("run prompts/miami.xml --max-new-tokens 1", "encoding the modules"),
         ("warm travel.xml --store kept", "loading the model"),
-        ("warm travel.xml --budget", "travel, encodings"),
+        ("warm travel.xml --estimate", "travel, encodings"),
         ("collect desk.xml notes prompts", "reading files"),
     ],
 )

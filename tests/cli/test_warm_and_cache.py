@@ -55,11 +55,11 @@ def test_warming_makes_everything_once(command: Command) -> None:
 
 
 def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--budget` says tokens and bytes as `warm` then makes them, and loads nothing that could load weights."""
+    """`--estimate` says tokens and bytes as `warm` then makes them, and loads nothing that could load weights."""
     made = {keep: only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--json")) for keep in ("full", "int8")}
     monkeypatch.setitem(sys.modules, "promptcache.engine", None)
     for keep, report in made.items():
-        estimate = only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--budget", "--json"))
+        estimate = only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--estimate", "--json"))
         assert estimate["num_tokens"] == report["num_encoded_tokens"]
         assert (estimate["num_encodings"], estimate["nbytes"]) == (report["num_encodings"], report["nbytes"])
 
