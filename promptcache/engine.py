@@ -392,9 +392,12 @@ class Engine(Unpicklable):
     def astream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> AsyncStream:
         """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.
 
+        The prompt is checked and planned before this returns, in the calling thread: milliseconds, more with a new
+        `output`. `await asyncio.to_thread(engine.astream, prompt)` does it in another thread.
+
         Returns:
-            An asynchronous iterator over pieces of text. The request begins with the first piece, and errors of the
-            prompt are raised there. Closing it, or cancelling the task that reads it, stops generation.
+            An asynchronous iterator over pieces of text. The request begins with the first piece. Closing it, or
+            cancelling the task that reads it, stops generation.
         """
         return self._async_service.stream(prompt, self._requests.read(options))
 

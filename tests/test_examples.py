@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 SCHEMAS = sorted([*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/guide.xml")])
 MEASURED = re.compile(r"\d[\d,]*(?:\.\d+|(?= times| ms))")
 PROMPTS = sorted(path for path in ROOT.glob("examples/*/*.xml") if path not in SCHEMAS)
+SCRIPTS = sorted(path for path in ROOT.glob("examples/*.py") if path.stem != "web_application")  # tested by itself
 
 
 @cache
@@ -77,10 +78,25 @@ def test_prompts_can_be_answered(path: Path) -> None:
     assert engine().plan(path).num_new_tokens > 0
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_run(path: Path, at_root: None) -> None:
     """Every script runs from the repository as it is."""
     runpy.run_path(str(path), run_name="__main__")
+
+
+def test_the_web_application_serves_ten_clients_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nine get their own answers, a mistake gets 400, and a client that reads at the end gets its whole answer."""
+    runpy.run_path(str(ROOT / "examples/web_application.py"), run_name="__main__")
+
+    *served, ending = capsys.readouterr().out.splitlines()
+    airports = ("Miami is Palm Field", "Paris is Orly", "Tokyo is Haneda")
+    whole = '200 {"text":"The best dish of Miami is stone crab.","reused":107}'
+    assert sorted(served[:-1])[:9] == sorted(f"200 The airport of {each}." for each in airports * 3)
+    assert [each for each in served if each.startswith("400")] == [
+        """400 {"error":"use('maimi'): PC401 there is no module 'maimi' at the top level (did you mean <miami>?)"}"""
+    ]
+    assert served[-1] == whole
+    assert ending == "ending: The best dish of Paris is onion soup."
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/keeping.md", "docs/python.md", "docs/retrieval.md"])

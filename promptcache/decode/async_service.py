@@ -1,6 +1,7 @@
 """Answers in event loops of asyncio, from a service that many of them may share.
 
-A request is planned in a thread of the loop's pool. Its tokens come from the thread of the service.
+`answer` plans a request in a thread of the loop's pool, and `stream` in its call. Tokens come from the thread of the
+service.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Self, TypeAlias
+from typing import Self
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode.completion import Completion
-from promptcache.decode.job import Listener
-from promptcache.decode.request import RequestBuilder
+from promptcache.decode.job import Job, Listener, job_of
+from promptcache.decode.request import Request, RequestBuilder
 from promptcache.decode.service import Service, ServiceState, Ticket
 from promptcache.decode.stream import AnswerPieces
 from promptcache.diagnostics import Unpicklable
@@ -27,23 +28,25 @@ from promptcache.settings import ServiceLimits
 _LIMITS = ServiceLimits(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize, queue_timeout_s=sys.float_info.max)
 """Tasks wait for each other, as threads that call `Engine.generate` do. None is refused."""
 
-SubmitRequest: TypeAlias = Callable[[Listener], Ticket]
-"""Plans a request and submits it to a service. It may block."""
-
 
 class _Awaited:
     """A request of a service, and the items that its listener gets. One event loop uses it."""
 
-    def __init__(self, submit: SubmitRequest) -> None:
-        self._submit = submit
-        self._loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._items: asyncio.Queue[int | TokenLogprobs | Completion | BaseException] = asyncio.Queue()
         self._ticket: Ticket | None = None
         self._is_cancelled = False
 
-    async def submitted(self) -> Ticket:
-        """Submit the request."""
-        return await asyncio.to_thread(self._submitted)
+    @property
+    def is_submitted(self) -> bool:
+        """Whether the request was submitted, or is about to be."""
+        return self._loop is not None
+
+    async def submit(self, submit: Callable[[], Ticket]) -> None:
+        """Submit the request to a service, by a function that may block."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._submit, submit)
 
     async def next(self) -> int | TokenLogprobs | Completion:
         """Return the next item, or raise the error of the request."""
@@ -58,17 +61,18 @@ class _Awaited:
         if self._ticket is not None:
             self._ticket.cancel()
 
-    def _submitted(self) -> Ticket:
-        self._ticket = self._submit(self._listen)
-        if self._is_cancelled:
-            self._ticket.cancel()
-        return self._ticket
-
-    def _listen(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
+    def listen(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
+        """Pass an item to the event loop; the listener of the request."""
+        assert self._loop is not None, "only a submitted request has items"
         try:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
         except RuntimeError:  # the event loop is closed
             self.cancel()
+
+    def _submit(self, submit: Callable[[], Ticket]) -> None:
+        self._ticket = submit()
+        if self._is_cancelled:
+            self._ticket.cancel()
 
 
 class AsyncStream(Unpicklable, AsyncIterator[str]):
@@ -80,30 +84,32 @@ class AsyncStream(Unpicklable, AsyncIterator[str]):
 
     _instead = "pickle its completion once it is exhausted"
 
-    def __init__(self, submit: SubmitRequest) -> None:
+    def __init__(self, request: Request, asked: _Awaited, submit: Callable[[], Ticket]) -> None:
         self.completion: Completion | None = None
-        self._submit = submit
-        self._asked: _Awaited | None = None
-        self._pieces: AnswerPieces | None = None
+        self._asked, self._submit = asked, submit
+        self._pieces = AnswerPieces(request.text, request.reader.split())
         self._over = False
         self._reading = asyncio.Lock()  # one task waits for an item; others would wait for ever at the end
+        # The service has no reference to the stream, so a stream can be deleted.
+        weakref.finalize(self, asked.cancel).atexit = False
 
     @property
     def reasoning(self) -> str:
         """The reasoning before the answer, as far as it was generated."""
-        return "" if self._pieces is None else self._pieces.reasoning
+        return self._pieces.reasoning
 
     async def __anext__(self) -> str:
         async with self._reading:
             try:
                 while not self._over:
-                    asked, pieces = await self._begun()
-                    item = await asked.next()
+                    if not self._asked.is_submitted:
+                        await self._asked.submit(self._submit)
+                    item = await self._asked.next()
                     if isinstance(item, Completion):
                         self.completion, self._over = item, True
-                        piece = pieces.finish(item.token_ids)
+                        piece = self._pieces.finish(item.token_ids)
                     else:
-                        piece = pieces.add(item.token_id if isinstance(item, TokenLogprobs) else item)
+                        piece = self._pieces.add(item.token_id if isinstance(item, TokenLogprobs) else item)
                     if piece:
                         return piece
             except BaseException:
@@ -111,22 +117,10 @@ class AsyncStream(Unpicklable, AsyncIterator[str]):
                 raise
         raise StopAsyncIteration
 
-    async def _begun(self) -> tuple[_Awaited, AnswerPieces]:
-        """Submit the request, if it was not yet."""
-        if self._asked is None:
-            self._asked = _Awaited(self._submit)
-            # The service has no reference to the stream, so a stream can be deleted.
-            weakref.finalize(self, self._asked.cancel).atexit = False
-        if self._pieces is None:
-            request = (await self._asked.submitted()).request
-            self._pieces = AnswerPieces(request.text, request.reader.split())
-        return self._asked, self._pieces
-
     async def aclose(self) -> None:
         """Cancel the request and discard the unread text."""
         self._over = True
-        if self._asked is not None:
-            self._asked.cancel()
+        self._asked.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -154,9 +148,9 @@ class AsyncService:
 
     async def answer(self, prompt: PromptSource, options: Options) -> Completion:
         """Return the answer to a prompt. If the task is cancelled, so is the request."""
-        asked = _Awaited(partial(self._submit, prompt, options))
+        asked = _Awaited()
         try:
-            await asked.submitted()
+            await asked.submit(lambda: self._add(self._job(prompt, options, asked.listen)))
             while not isinstance(item := await asked.next(), Completion):
                 pass
             return item
@@ -164,10 +158,14 @@ class AsyncService:
             asked.cancel()
 
     def stream(self, prompt: PromptSource, options: Options) -> AsyncStream:
-        """Return the answer to a prompt, piece by piece."""
+        """Return the answer to a prompt, piece by piece. The request is planned and checked now."""
         options.check_stream()
-        return AsyncStream(partial(self._submit, prompt, options))
+        asked = _Awaited()
+        job = self._job(prompt, options, asked.listen)
+        return AsyncStream(job.request, asked, partial(self._add, job))
 
-    def _submit(self, prompt: PromptSource, options: Options, listener: Listener) -> Ticket:
-        service = self.service
-        return service.submit_request(self._requests.build(prompt, options), listener)
+    def _job(self, prompt: PromptSource, options: Options, listener: Listener) -> Job:
+        return job_of(self._requests.build(prompt, options), listener, self._requests.executor)
+
+    def _add(self, job: Job) -> Ticket:
+        return self.service.submit_job(job)

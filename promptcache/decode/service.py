@@ -154,7 +154,10 @@ class Service(Unpicklable):
 
     def submit_request(self, request: Request, listener: Listener) -> Ticket:
         """Submit a request that is planned. As `submit`."""
-        job = job_of(request, listener, self._requests.executor)
+        return self.submit_job(job_of(request, listener, self._requests.executor))
+
+    def submit_job(self, job: Job) -> Ticket:
+        """Submit a request with its listener. As `submit`."""
         self._loop.add(job, self.limits)
         return Ticket(job)
 

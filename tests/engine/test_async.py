@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidGeneration
+from promptcache.diagnostics import ContextLengthExceeded, InvalidGeneration, PromptError
 from promptcache.engine import Engine
 from tests.conftest import law_examples
 from tests.engine.asking import engine_of
@@ -194,10 +194,27 @@ def test_a_dropped_engine_ends_its_service() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "options", "error"),
+    [
+        ('<prompt schema="travel"><rome/>Where to?</prompt>', {}, PromptError),
+        (PROMPTS[0], {"max_new_tokens": 10**6}, ContextLengthExceeded),
+        (PROMPTS[0], {"bad_words_ids": [[-1]]}, InvalidGeneration),  # transformers refuses it
+    ],
+)
+def test_a_stream_is_checked_before_it_is_returned(
+    prompt: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """A web application can still answer with the status of the error. No event loop is needed for it."""
+    with pytest.raises(error):
+        ENGINE.astream(prompt, **options)
+    assert asyncio.run(anext(ENGINE.astream(PROMPTS[0], **GREEDY)))
+
+
+@pytest.mark.parametrize(
     ("options", "error"), [({"reuse": False}, InvalidGeneration), ({"stopping_criteria": [Broken()]}, ValueError)]
 )
 def test_errors_are_those_of_generate(options: dict[str, Any], error: type[Exception]) -> None:
-    """They are raised where the answer is awaited, and at the first piece."""
+    """Those of the prompt and its options are raised at once, those of an answer where it is awaited."""
     for ask in (ENGINE.agenerate(PROMPTS[0], **options), read(ENGINE, PROMPTS[0], **options)):
         with pytest.raises(error):
             asyncio.run(ask)  # type: ignore[arg-type]
