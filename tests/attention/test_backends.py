@@ -9,10 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.attention import (
-    AttentionSpec,
-    TritonBackend,
-)
+from promptcache.attention import AttentionCall, AttentionSpec, TritonBackend
 from promptcache.attention.cpu import CpuBackend
 from promptcache.attention.cuda import CudaBackend
 from promptcache.attention.grouped_queries import GroupedQueries
