@@ -1,4 +1,4 @@
-"""Laws of turns: headers, footers and what follows the schema (docs/layout.md, "A prompt")."""
+"""Laws of turns: headers, footers and what follows the schema (docs/layout.md, "The prompt's own text")."""
 
 from __future__ import annotations
 
