@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import textwrap
 from pathlib import Path
 
 import torch
@@ -16,10 +16,9 @@ from tests.families import FAMILIES
 from tests.models_survey import TYPES, Finding, Outcome, survey
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
-TESTED = "within 1e-5 in float32 (max|a-b| / max|b|):\n\n"
-ACCEPTED = "within 1e-5 in float32:\n\n"
-REFUSED = "| type | reason |\n|---|---|\n"
-OTHERS = "\nis loaded: "
+TESTED, ACCEPTED, REFUSED, OTHERS = (f"<!-- {name} -->\n" for name in ("tested", "accepted", "refused", "others"))
+_DETAIL = re.compile(r" \((configuration field|logits differ|they differ)[^)]*\)|^it |(?<=of )type [\w, ]+(?=;)")
+"""What types that are refused for one reason differ in."""
 
 
 def main() -> None:
@@ -35,11 +34,21 @@ def written(page: str, by_outcome: dict[Outcome, list[Finding]]) -> str:
     """Return the page with other lists and versions."""
     page = re.sub(r"\(torch \S+, ", f"(torch {torch.__version__}, ", page)
     page = re.sub(r"ransformers \d+\.\d+\.\d+", f"ransformers {transformers.__version__}", page)
-    page = with_lines(page, TESTED, ["; ".join(FAMILIES) + "."])
-    page = with_lines(page, ACCEPTED, [names(by_outcome[Outcome.RIGHT])])
-    reasons = ((each.model_type, each.reason.partition(")")[2].lstrip(": ")) for each in by_outcome[Outcome.REFUSED])
-    page = with_lines(page, REFUSED, (f"| {model_type} | {reason} |" for model_type, reason in reasons))
-    return with_lines(page, OTHERS, [names(by_outcome[Outcome.NOT_BUILT])])
+    page = with_text(page, TESTED, "; ".join(FAMILIES) + ".")
+    page = with_text(page, ACCEPTED, names(by_outcome[Outcome.RIGHT]))
+    page = with_text(page, REFUSED, "\n".join(refused(by_outcome[Outcome.REFUSED])))
+    return with_text(page, OTHERS, names(by_outcome[Outcome.NOT_BUILT]))
+
+
+def refused(findings: list[Finding]) -> list[str]:
+    """Return an entry for each reason, with the types that are refused for it."""
+    by_reason: dict[str, list[Finding]] = {}
+    for each in findings:
+        reason = _DETAIL.sub("", each.reason.partition(")")[2].lstrip(": ")).replace(
+            "layers of ;", "layers of other types;"
+        )
+        by_reason.setdefault(reason, []).append(each)
+    return [f"- {reason}: {names(same)}" for reason, same in by_reason.items()]
 
 
 def names(findings: list[Finding]) -> str:
@@ -47,10 +56,14 @@ def names(findings: list[Finding]) -> str:
     return ", ".join(finding.model_type for finding in findings) + "."
 
 
-def with_lines(page: str, before: str, lines: Iterable[str]) -> str:
-    """Return a page with other lines in place of those between a text and the next empty line or the end."""
+def with_text(page: str, before: str, text: str) -> str:
+    """Return a page with another text, wrapped, in place of the one between a text and the next empty line or the end."""
     head, _, rest = page.partition(before)
     stop = rest.find("\n\n")
+    lines = (
+        textwrap.fill(line, 120, subsequent_indent="  " * line.startswith("- "), break_on_hyphens=False)
+        for line in text.splitlines()
+    )
     return head + before + "\n".join(lines) + (rest[stop:] if stop >= 0 else "\n")
 
 
