@@ -23,7 +23,7 @@ from promptcache.diagnostics import counted, size_text
 from promptcache.language import CheckedSchema, declared_members
 from promptcache.layout import member_encodings, pair_encodings
 from promptcache.progress import Progress, tracked
-from promptcache.tokenizer import Dtype, read_kv_sizes
+from promptcache.tokenizer import Dtype, read_facts
 
 if TYPE_CHECKING:
     from promptcache.decode import WarmReport
@@ -112,14 +112,14 @@ def _stored_bytes(options: EngineOptions, folder: Path) -> Callable[[int], int]:
     from promptcache.kv import Codec, KVShape, stored_bytes
 
     dtype = Dtype(options.dtype)
-    sizes = read_kv_sizes(options.model, folder, dtype)
+    facts = read_facts(options.model, folder, dtype)
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
-    widened = dtype is Dtype.AUTO and sizes.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
+    widened = dtype is Dtype.AUTO and facts.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
     shape = KVShape(
-        num_layers=sizes.num_layers,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
-        dtype=torch.float32 if widened else getattr(torch, sizes.dtype),
+        num_layers=facts.num_layers,
+        num_kv_heads=facts.num_kv_heads,
+        head_dim=facts.head_dim,
+        dtype=torch.float32 if widened else getattr(torch, facts.dtype),
         device=torch.device("cpu"),
     )
     return lambda num_tokens: stored_bytes(Codec(options.keep), shape, num_tokens)

@@ -27,7 +27,6 @@ from promptcache.layout.run_variants import (
     run_variants,
     scaffolds_in_use,
 )
-from promptcache.layout.slot_texts import fill_tokens, fit_tokens, slot_tokens
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -66,9 +65,7 @@ __all__ = [
     "check_positions",
     "context_digest",
     "context_length_fault",
-    "fill_tokens",
     "find_variant",
-    "fit_tokens",
     "lay_out",
     "make_plan",
     "member_encodings",
@@ -78,5 +75,4 @@ __all__ = [
     "render",
     "run_variants",
     "scaffolds_in_use",
-    "slot_tokens",
 ]

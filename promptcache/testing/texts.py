@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import string
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import CheckedParameter, CheckedSchema, ParameterType, Role, python_pattern, refusal
-from promptcache.layout import fill_tokens, fit_tokens, slot_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
 
@@ -34,6 +34,8 @@ Slots: TypeAlias = Mapping[Key, SearchStrategy[str] | SearchStrategy[str | None]
 """A strategy for the argument of each slot; None leaves the argument out."""
 
 BYTES = ByteTokenizer()
+
+_NEAR = 32  # characters in which a longer text may have fewer tokens
 
 # Texts that a careless parser, tokenizer or template reads as something else.
 TRICKY = (
@@ -168,7 +170,33 @@ def argument_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchS
 
 def fits(parameter: CheckedParameter, text: str, tokenizer: Tokenizer) -> bool:
     """Whether a parameter takes a text, and its slot holds it."""
-    return refusal(parameter, text) is None and slot_tokens(parameter, text, tokenizer) <= parameter.num_positions
+    size = len(tokenizer.tokenize(parameter.lead + text))  # the space before the slot counts
+    return refusal(parameter, text) is None and size <= parameter.num_positions
+
+
+def fit_tokens(text: str, num_tokens: int, tokenizer: Tokenizer) -> str:
+    """Return a prefix of `text` that has at most `num_tokens` tokens."""
+
+    def count(length: int) -> int:
+        return len(tokenizer.tokenize(text[:length]))
+
+    if count(len(text)) <= num_tokens:
+        return text
+    length = max(0, bisect_right(range(len(text)), num_tokens, key=count) - 1)
+    longer = range(min(len(text), length + _NEAR), length, -1)  # a longer text may have fewer tokens
+    return text[: next((each for each in longer if count(each) <= num_tokens), length)]
+
+
+def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer) -> str:
+    """Return a text of exactly `num_tokens` tokens if repeating `word` gives one, else the longest that fits."""
+    text = fit_tokens(beginning, num_tokens, tokenizer)
+    missing = num_tokens - len(tokenizer.tokenize(text))
+    while missing > 0:
+        longer = fit_tokens(text + word * missing, num_tokens, tokenizer)
+        if len(longer) <= len(text):
+            return text
+        text, missing = longer, num_tokens - len(tokenizer.tokenize(longer))
+    return text
 
 
 def plain_argument(parameter: CheckedParameter, tokenizer: Tokenizer) -> str:

@@ -13,7 +13,6 @@ from promptcache.tokenizer.model_config import (
     ModelFacts,
     declared_positions,
     read_facts,
-    read_kv_sizes,
 )
 from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, PlainTokenizer, Tokenizer
 
@@ -37,5 +36,4 @@ __all__ = [
     "local_folder",
     "model_folder",
     "read_facts",
-    "read_kv_sizes",
 ]

@@ -35,7 +35,7 @@ _ITEM_BYTES = {Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.FLOAT32: 4, Dtype.FLOA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """KV bytes per token, and the number of positions of a model.
+    """The KV of one token, keys and values `[num_layers, num_kv_heads, head_dim]`, and the positions of a model.
 
     Attributes:
         name: As the user gave it.
@@ -46,18 +46,11 @@ class ModelFacts:
 
     name: str
     dtype: Dtype
-    token_bytes: int
-    max_positions: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KVSizes:
-    """Shape of the keys, and of the values, of one token: `[num_layers, num_kv_heads, head_dim]`."""
-
     num_layers: int
     num_kv_heads: int
     head_dim: int
-    dtype: Dtype
+    token_bytes: int
+    max_positions: int | None
 
 
 def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
@@ -67,17 +60,6 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
         ModelNotFound: There is no such file.
         UnsupportedModel: It does not declare layers and heads.
     """
-    sizes = read_kv_sizes(model, folder, dtype)
-    return ModelFacts(
-        name=model,
-        dtype=sizes.dtype,
-        token_bytes=2 * sizes.num_layers * sizes.num_kv_heads * sizes.head_dim * _ITEM_BYTES[sizes.dtype],
-        max_positions=declared_positions(folder),
-    )
-
-
-def read_kv_sizes(model: str, folder: Path, dtype: Dtype) -> KVSizes:
-    """Read the shape of one token's KV from `config.json`. Raises the errors of `read_facts`."""
     config = _read_config(folder)
     text = config.get("text_config") or config
     layers, heads = _number(text, _LAYERS), _number(text, _HEADS)
@@ -86,7 +68,15 @@ def read_kv_sizes(model: str, folder: Path, dtype: Dtype) -> KVSizes:
     if not (layers and kv_heads and head_dim):
         raise UnsupportedModel(f"config.json of model '{model}' does not say what its KV looks like (layers, heads)")
     chosen = _declared_dtype(config, text) if dtype is Dtype.AUTO else dtype
-    return KVSizes(num_layers=layers, num_kv_heads=kv_heads, head_dim=head_dim, dtype=chosen)
+    return ModelFacts(
+        name=model,
+        dtype=chosen,
+        num_layers=layers,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        token_bytes=2 * layers * kv_heads * head_dim * _ITEM_BYTES[chosen],
+        max_positions=declared_positions(folder),
+    )
 
 
 def declared_positions(folder: Path) -> int | None:

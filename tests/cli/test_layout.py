@@ -34,7 +34,15 @@ SCHEMA = """\
 def view(text: str = SCHEMA) -> LayoutView:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
     layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
-    facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)
+    facts = ModelFacts(
+        name="bytes",
+        dtype=Dtype.FLOAT32,
+        num_layers=1,
+        num_kv_heads=1,
+        head_dim=1,
+        token_bytes=10,
+        max_positions=100,
+    )
     return view_layout((layout, run_variants(layout)), facts)
 
 

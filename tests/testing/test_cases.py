@@ -15,7 +15,6 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from promptcache.language.syntax.patterns import Pattern
-from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
     PromptCase,
@@ -28,6 +27,7 @@ from promptcache.testing import (
     selections,
 )
 from promptcache.testing.subject import default_tokenizer, read_schema
+from promptcache.testing.texts import fill_tokens, fit_tokens
 from promptcache.tokenizer import Tokenizer
 from tests.conftest import law_examples
 from tests.strategies import InvalidPrompt, invalid_prompts
