@@ -294,3 +294,16 @@ def test_identity_is_no_address() -> None:
     ]
 
     assert called == []
+
+
+def test_locks_are_free_in_forked_processes() -> None:
+    """Only `locks.py` makes locks of the standard library: a fork copies a lock that another thread holds."""
+    made = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for _, path in modules()
+        for node in parsed(path)
+        if isinstance(node, ast.Attribute) and node.attr in {"Lock", "RLock"} and path.name != "locks.py"
+        if isinstance(node.value, ast.Name) and node.value.id == "threading" and isinstance(node.ctx, ast.Load)
+    ]
+
+    assert made == []

@@ -5,8 +5,9 @@ from promptcache.decode.async_service import AsyncService, AsyncStream
 from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder, called_tools
+from promptcache.decode.scheduler import ServiceCounts
 from promptcache.decode.score import Score, score, tokenized_choices
-from promptcache.decode.service import Service, ServiceCounts, Ticket
+from promptcache.decode.service import Service, Ticket
 from promptcache.decode.stream import Stream
 from promptcache.settings import ServiceLimits
 

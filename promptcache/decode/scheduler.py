@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 
 from promptcache.decode.completion import Completion
@@ -23,6 +24,22 @@ _LOOK_S = 0.02
 
 _MAX_THREADS = 32
 """Maximum number of threads that fetch KV. A thread starts when it has work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceCounts:
+    """Numbers of running and waiting requests.
+
+    Attributes:
+        num_running: Requests that are fetched, prefilled or decoded.
+        num_waiting_tokens: Tokens of waiting requests, prompt and answer.
+        tail_bytes: Memory of the KV that running requests add themselves.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    tail_bytes: int
 
 
 class Scheduler:
@@ -58,24 +75,15 @@ class Scheduler:
         return self._decoder.num_failed
 
     @property
-    def num_waiting(self) -> int:
-        """Number of requests that have not joined."""
-        return len(self._waiting)
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Number of tokens of these requests, prompt and answer."""
-        return sum(job.num_tokens for job in tuple(self._waiting))
-
-    @property
-    def num_running(self) -> int:
-        """Number of requests that are fetched, prefilled or decoded."""
-        return len(self._fetching) + len(self._running)
-
-    @property
-    def tail_bytes(self) -> int:
-        """Bytes of KV of the running requests' own tokens."""
-        return self._decoder.tail_bytes
+    def counts(self) -> ServiceCounts:
+        """Numbers of running and waiting requests now. Any thread may call this."""
+        waiting = tuple(self._waiting)
+        return ServiceCounts(
+            num_running=len(self._fetching) + len(self._running),
+            num_waiting=len(waiting),
+            num_waiting_tokens=sum(job.num_tokens for job in waiting),
+            tail_bytes=self._decoder.tail_bytes,
+        )
 
     @property
     def _running(self) -> list[Job]:

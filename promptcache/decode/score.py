@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import InvalidValue, Kind, Short, is_text, shown
-from promptcache.encode import CHUNK_TOKENS, Executor, prepare
+from promptcache.encode import CHUNK_TOKENS, Executor, grouped, prepare
 from promptcache.kv import KV
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.rows import Batch
@@ -141,7 +141,7 @@ def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator
     As many requests as fit share a step of at most `limit` tokens. A longer one takes several steps of its own.
     """
     index = 0
-    for group in _groups(joining, limit):
+    for group in grouped(joining, lambda each: len(each[0].token_ids), limit):
         rows = [batch.join(*each) for each in group]
         longest = max(len(row.tokens.token_ids) for row in rows)
         for start in range(0, longest, limit):
@@ -152,18 +152,3 @@ def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator
         for row in rows:
             batch.leave(row)
         index += len(rows)
-
-
-def _groups(joining: Iterable[RequestKV], limit: int) -> Iterator[list[RequestKV]]:
-    """Cut requests, in order, into groups of at most `limit` new tokens. One request always fits."""
-    group: list[RequestKV] = []
-    num_tokens = 0
-    for each in joining:
-        more = len(each[0].token_ids)
-        if group and num_tokens + more > limit:
-            yield group
-            group, num_tokens = [], 0
-        group.append(each)
-        num_tokens += more
-    if group:
-        yield group

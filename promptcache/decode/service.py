@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, Unpack
 
 from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.job import Job, Listener, job_of
 from promptcache.decode.request import Request, RequestBuilder
-from promptcache.decode.scheduler import Scheduler
+from promptcache.decode.scheduler import Scheduler, ServiceCounts
 from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
@@ -39,21 +38,6 @@ class ServiceState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceCounts:
-    """Numbers of running and waiting requests.
-
-    Attributes:
-        num_waiting_tokens: Tokens of waiting requests, prompt and answer.
-        tail_bytes: Memory of the KV that running requests add themselves.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_waiting_tokens: int
-    tail_bytes: int
 
 
 class Ticket:
@@ -111,13 +95,7 @@ class Service(Unpicklable):
     @property
     def counts(self) -> ServiceCounts:
         """Its numbers of running and waiting requests now."""
-        scheduler = self._loop.scheduler
-        return ServiceCounts(
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            num_waiting_tokens=scheduler.num_waiting_tokens,
-            tail_bytes=scheduler.tail_bytes,
-        )
+        return self._loop.scheduler.counts
 
     def submit(
         self,
@@ -221,7 +199,8 @@ class _Loop:
         """Queue a job, if there is room."""
         with self._changed:
             self.check_open()
-            num, tokens = self.scheduler.num_waiting, self.scheduler.num_waiting_tokens
+            counts = self.scheduler.counts
+            num, tokens = counts.num_waiting, counts.num_waiting_tokens
             if num >= limits.max_waiting:
                 raise QueueFull(f"{num} requests wait, and the limit is {limits.max_waiting}: try later", "queue_full")
             if num and tokens + job.num_tokens > limits.max_waiting_tokens:
@@ -275,6 +254,6 @@ class _Loop:
                     return True
             if not self.scheduler.step():
                 with self._changed:
-                    self._is_idle = not self.scheduler.num_waiting
+                    self._is_idle = not self.scheduler.counts.num_waiting
                     self._changed.notify_all()
         return False

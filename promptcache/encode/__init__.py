@@ -8,7 +8,7 @@ from promptcache.encode.distance import (
     audit,
     compare_predictions,
 )
-from promptcache.encode.encode import CHUNK_TOKENS, Progress
+from promptcache.encode.encode import CHUNK_TOKENS, Progress, grouped
 from promptcache.encode.executor import Executor
 from promptcache.encode.prepare import Prepared, Refiner, linked_logits, prepare
 from promptcache.encode.repetition import Promotions, Repetition
@@ -29,6 +29,7 @@ __all__ = [
     "audit",
     "check_linking",
     "compare_predictions",
+    "grouped",
     "linked_logits",
     "prepare",
 ]

@@ -83,7 +83,7 @@ class PlainPrefill:
     """Plain prefill of a prompt, with its predictions at every place of its greedy answer.
 
     Attributes:
-        token_ids: The text of the prompt, tokenized as a whole.
+        tokens: The text of the prompt, tokenized as a whole.
         answer_ids: The greedy answer, its end token included.
     """
 
@@ -91,9 +91,9 @@ class PlainPrefill:
         self, plan: Plan, model: Model, tokenizer: Tokenizer, eos_ids: Collection[int], max_new_tokens: int
     ) -> None:
         """Compute the greedy answer of a planned prompt without a cache of modules."""
-        self.token_ids = whole_token_ids(plan, tokenizer)
-        tokens = RequestTokens(parts=(), token_ids=self.token_ids, position_ids=tuple(range(len(self.token_ids))))
-        self.answer_ids, logits = _greedy(Batch(model), tokens, {}, eos_ids, max_new_tokens)
+        token_ids = whole_token_ids(plan, tokenizer)
+        self.tokens = RequestTokens(parts=(), token_ids=token_ids, position_ids=tuple(range(len(token_ids))))
+        self.answer_ids, logits = _greedy(Batch(model), self.tokens, {}, eos_ids, max_new_tokens)
         self._logprobs = logits.double().log_softmax(-1)
 
     def distance(self, prepared: Prepared, executor: Executor) -> Distance:

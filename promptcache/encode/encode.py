@@ -7,7 +7,7 @@ KV is cut into encodings afterwards. Chains share forward passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -27,6 +27,8 @@ CHECKED_TOKENS = 256
 Progress = Callable[[int, int], None]
 """Called with the number of tokens done so far, and the number of all tokens."""
 
+
+_Item = TypeVar("_Item")
 
 Chain: TypeAlias = tuple[Encoding, ...]
 """Encodings computed in one causal pass: each attends to the context of the first one and to those before it."""
@@ -90,15 +92,20 @@ def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
         wave_of.update(dict.fromkeys(each, wave))
         waves.setdefault(wave, []).append(each)
     for _, wave_chains in sorted(waves.items()):
-        batch: list[Chain] = []
-        num_tokens = 0
-        for each in wave_chains:
-            if batch and num_tokens + num_tokens_of(each) > CHUNK_TOKENS:
-                yield tuple(batch)
-                batch, num_tokens = [], 0
-            batch.append(each)
-            num_tokens += num_tokens_of(each)
-        yield tuple(batch)
+        yield from grouped(wave_chains, num_tokens_of, CHUNK_TOKENS)
+
+
+def grouped(items: Iterable[_Item], num_tokens: Callable[[_Item], int], limit: int) -> Iterator[tuple[_Item, ...]]:
+    """Cut items, in order, into groups of at most `limit` tokens. An item that has more is a group by itself."""
+    group, total = list[_Item](), 0
+    for item in items:
+        if group and total + num_tokens(item) > limit:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(item)
+        total += num_tokens(item)
+    if group:
+        yield tuple(group)
 
 
 def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:

@@ -6,7 +6,8 @@ Nothing is added to the engine: encodings are in a store of the measurement. KV 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, Sett
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, Store, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Repair, Selection
-from promptcache.layout import Encoding, Level, Plan, RequestTokens
+from promptcache.layout import Encoding, Level, Plan
 from promptcache.planning import ServedSchema, check_room, choose_placement, serve_schema
 from promptcache.progress import Progress, silent
 from promptcache.rows import Batch, open_copies
@@ -67,8 +68,11 @@ def measure_fidelity(
     planner = _SettingPlanner(engine, checked, codec_named(keep), max_new_tokens)
     prompts = [*example_prompts(checked)]
     if num_prompts:
-        served, drawn = planner.serve(AS_IT_IS), random_prompts(checked, engine.tokenizer, num_prompts, seed)
-        prompts += [each for each in drawn if planner.has_room(served, each.selection)]
+        served = planner.serve(AS_IT_IS)
+        for each in random_prompts(checked, engine.tokenizer, num_prompts, seed):
+            with suppress(ContextLengthExceeded):
+                planner.plan(served, each.selection)
+                prompts.append(each)
     if not prompts:
         raise InvalidValue(f"schema '{checked.name}' has no valid example; write one, or allow random prompts")
     as_it_is = planner.planned(AS_IT_IS, prompts)
@@ -81,15 +85,16 @@ def measure_fidelity(
             continue
         if variant.work != as_it_is.work:
             variants.append(variant)
-    measured = []
-    measurement = _Measurement(engine, variants, max_new_tokens, rounds=-(-MIN_ROUNDS // len(prompts)))
+    store, measured = Store(engine.model.shape), list[_PromptFigures]()
+    executor = Executor(engine.model, store, lambda: engine.fingerprint, open_copies(engine.model, store.memory))
     for index, _ in enumerate(prompts):
         progress("measuring prompts", index, len(prompts))
-        measured.append(measurement.of_prompt(index))
+        plans = {each.setting.name: each.plans[index] for each in variants}
+        measured.append(_figures(plans, engine, executor, max_new_tokens, rounds=-(-MIN_ROUNDS // len(prompts))))
     return Fidelity(
         schema=checked.name,
         prompts=tuple(_prompt(prompt, each) for prompt, each in zip(prompts, measured, strict=True)),
-        settings=tuple(_figures(variant, measured, planner) for variant in variants),
+        settings=tuple(_over_all(each, measured, planner.nbytes(each.encodings)) for each in variants),
         refused=tuple(refused),
         plain_ttft_s=statistics.median(each.ttft_s[_PLAIN] for each in measured),
     )
@@ -153,14 +158,6 @@ class _SettingPlanner:
         check_room(plan, self.max_new_tokens, self.engine.model.context_length)
         return plan
 
-    def has_room(self, served: ServedSchema, selection: Selection) -> bool:
-        """Return whether `plan` has enough positions for a prompt."""
-        try:
-            self.plan(served, selection)
-        except ContextLengthExceeded:
-            return False
-        return True
-
     def nbytes(self, encodings: frozenset[Encoding]) -> int:
         """Return the stored bytes of encodings."""
         return sum(stored_bytes(self.codec, self.engine.model.shape, each.num_tokens) for each in encodings)
@@ -174,41 +171,24 @@ class _PromptFigures:
     ttft_s: dict[str, float]
 
 
-class _Measurement:
-    def __init__(
-        self, engine: Engine, variants: Sequence[_PlannedSetting], max_new_tokens: int, *, rounds: int
-    ) -> None:
-        self._engine = engine
-        self._variants = variants
-        self._max_new_tokens = max_new_tokens
-        self._rounds = rounds
-        store = Store(engine.model.shape)
-        self._executor = Executor(
-            engine.model, store, lambda: engine.fingerprint, open_copies(engine.model, store.memory)
-        )
+def _figures(
+    plans: Mapping[str, Plan], engine: Engine, executor: Executor, max_new_tokens: int, *, rounds: int
+) -> _PromptFigures:
+    """Measure one prompt under every setting."""
+    plain = PlainPrefill(plans[AS_IT_IS.name], engine.model, engine.tokenizer, engine.end_ids, max_new_tokens)
+    distances = {name: plain.distance(prepare(plan, executor), executor) for name, plan in plans.items()}
 
-    def of_prompt(self, index: int) -> _PromptFigures:
-        """Measure one prompt under every setting."""
-        plans = {each.setting.name: each.plans[index] for each in self._variants}
-        engine, executor = self._engine, self._executor
-        plain = PlainPrefill(plans[AS_IT_IS.name], engine.model, engine.tokenizer, engine.end_ids, self._max_new_tokens)
-        distances = {name: plain.distance(prepare(plan, executor), executor) for name, plan in plans.items()}
-        num_tokens = len(plain.token_ids)
-        alone = RequestTokens(parts=(), token_ids=plain.token_ids, position_ids=tuple(range(num_tokens)))
-        calls = {name: partial(self._first_token, plan) for name, plan in plans.items()}
-        calls = {_PLAIN: partial(self._plain_first_token, alone), **calls}
-        samples = interleave(calls, self._rounds, engine.model.device)
-        return _PromptFigures(
-            distances=distances,
-            ttft_s={name: each.median for name, each in samples.items()},
-        )
+    def plain_token() -> object:
+        batch = Batch(engine.model)
+        return batch.step([(batch.join(plain.tokens, {}), plain.tokens.token_ids)]).argmax()
 
-    def _first_token(self, plan: Plan) -> object:
-        return linked_logits(plan, self._executor, num_last=1).argmax()
+    def first_token(plan: Plan) -> object:
+        return linked_logits(plan, executor, num_last=1).argmax()
 
-    def _plain_first_token(self, tokens: RequestTokens) -> object:
-        batch = Batch(self._executor.model)
-        return batch.step([(batch.join(tokens, {}), tokens.token_ids)], num_last=1).argmax()
+    calls: dict[str, Callable[[], object]] = {_PLAIN: plain_token}
+    calls |= {name: partial(first_token, plan) for name, plan in plans.items()}
+    samples = interleave(calls, rounds, engine.model.device)
+    return _PromptFigures(distances=distances, ttft_s={name: each.median for name, each in samples.items()})
 
 
 def _promoted(plan: Plan) -> Plan:
@@ -225,7 +205,7 @@ def _promoted(plan: Plan) -> Plan:
     return replace(plan, pieces=(stored, *rest))
 
 
-def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], planner: _SettingPlanner) -> SettingFidelity:
+def _over_all(variant: _PlannedSetting, measured: Sequence[_PromptFigures], nbytes: int) -> SettingFidelity:
     """Return the figures of a setting over all prompts."""
     name = variant.setting.name
     distances = [each.distances[name] for each in measured]
@@ -239,7 +219,7 @@ def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], plann
         exact=statistics.fmean(plan.level is Level.EXACT for plan in variant.plans),
         ttft_s=statistics.median(each.ttft_s[name] for each in measured),
         relative_ttft=statistics.median(each.ttft_s[name] / each.ttft_s[_PLAIN] for each in measured),
-        nbytes=planner.nbytes(variant.encodings),
+        nbytes=nbytes,
     )
 
 

@@ -86,13 +86,10 @@ class Catalog:
             members = _members(served, collection)
             if member is None and name not in members:
                 raise InvalidValue(f"collection '{collection}' of schema '{schema}' has no member {shown(name)}")
-            if member is not None and name not in members:
+            old = members.pop(name, None) if member is None else members.get(name)
+            if member is not None:
                 members[name] = member
-            elif member != members[name]:
-                if member is None:
-                    del members[name]
-                else:
-                    members[name] = member
+            if old not in (None, member):
                 self._schemas[schema] = replace(served)  # plans of the old one are not used again
 
     def members(self, schema: str, collection: str) -> Mapping[str, str]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 
 from promptcache.decode import WarmReport
 from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue
-from promptcache.encode import Executor, Progress
+from promptcache.encode import Executor, Progress, grouped
 from promptcache.kv import Tier, stored_bytes
 from promptcache.layout import Encoding
 from promptcache.planning import Catalog, ServedSchema
 
 GROUP_TOKENS = 16_384
-"""Minimum number of tokens that are fetched together. After each group, KV that the store does not keep is freed."""
+"""Maximum number of tokens that are fetched together. After each group, KV that the store does not keep is freed."""
 
 PATIENCE_S = 1800.0
 """Seconds that warming waits for another process that encodes the same group."""
@@ -79,7 +80,7 @@ def _warm(
                 progress(0, total)
     keys = [*lengths]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
-    for group in _groups(chain(served.encodings, made())):
+    for group in grouped(chain(served.encodings, made()), attrgetter("num_tokens"), GROUP_TOKENS):
         fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)
         num_encoded += len(fetched.encoded)
         num_encoded_tokens += fetched.num_encoded_tokens
@@ -114,16 +115,3 @@ def _offset(progress: Progress | None, before: int, total: int) -> Progress | No
     if progress is None:
         return None
     return lambda done, _: progress(min(before + done, total), total)
-
-
-def _groups(encodings: Iterable[Encoding]) -> Iterator[Sequence[Encoding]]:
-    group: dict[Encoding, None] = {}
-    size = 0
-    for encoding in encodings:
-        group[encoding] = None
-        size += encoding.num_tokens
-        if size >= GROUP_TOKENS:
-            yield tuple(group)
-            group, size = {}, 0
-    if group:
-        yield tuple(group)

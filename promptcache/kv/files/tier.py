@@ -32,6 +32,7 @@ from promptcache.kv.files.format import unpack
 from promptcache.kv.files.local import LocalFiles, expand_home, local_root, open_file
 from promptcache.kv.keys import file_name, key_of
 from promptcache.kv.types import Tier
+from promptcache.locks import new_lock
 
 LOCK_TIMEOUT_S = 10.0
 _POLL_S = 0.005
@@ -87,7 +88,7 @@ class _Place:
     def of_url(url: str, options: Mapping[str, Any]) -> _Place:
         """Open a URL. Many connect here. Listings are not cached, because other machines write, too."""
         files, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
-        return _Place(files, str(root).rstrip("/"), nullcontext() if _is_thread_safe(files) else threading.Lock())
+        return _Place(files, str(root).rstrip("/"), nullcontext() if _is_thread_safe(files) else new_lock())
 
     @property
     def is_local(self) -> bool:
