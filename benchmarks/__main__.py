@@ -515,9 +515,10 @@ def _load(shape: str, model: str | None, dtype: str, device: str) -> Model:
     from benchmarks.shapes import random_shape
     from promptcache.model import Model, load_model
 
-    if model is not None:
-        return load_model(model, device=torch.device(device), dtype=_dtype(dtype))[0]
-    made = Model(random_shape(shape, _dtype(dtype), torch.device(device)))
+    if model is None:
+        made = Model(random_shape(shape, _dtype(dtype), torch.device(device)))
+    else:
+        made = Model(load_model(model, device=torch.device(device), dtype=_dtype(dtype))[0])
     made.pack_weights(None)
     return made
 

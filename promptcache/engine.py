@@ -30,7 +30,7 @@ from promptcache.decode import (
     score,
     tokenized_choices,
 )
-from promptcache.diagnostics import BYTES_ABOVE_0, TEXT, InvalidValue, Unpicklable
+from promptcache.diagnostics import BYTES_ABOVE_0, InvalidValue, Unpicklable
 from promptcache.encode import (
     DEFAULT_AUDIT_TOKENS,
     Audit,
@@ -39,21 +39,20 @@ from promptcache.encode import (
     Repetition,
     audit,
     check_linking,
+    expected_logits,
     linked_logits,
-    prepare,
 )
 from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
 from promptcache.loops import linked_inputs
-from promptcache.model import Model, as_model, load_model, reference_logits, tell_unused, wrap_tokenizer
+from promptcache.model import Model, as_model, load_model, tell_unused, wrap_tokenizer
 from promptcache.options import OPTIONS, OptionKeywords
 from promptcache.planning import (
     Catalog,
     Planner,
     PromptSource,
     TemplateOptions,
-    checked_batch,
     choose_placement,
     serve_schema,
 )
@@ -64,17 +63,13 @@ from promptcache.tokenizer import Tokenizer
 
 
 class Engine(Unpicklable):
-    """Serves prompts written against schemas. The KV of every module is computed once.
-
-    `close` ends an engine, and so does the end of its `with` block.
+    """Serves prompts written against schemas. `close` ends an engine, and so does the end of its `with` block.
 
     A `prompt` is XML text (starting with "<"), a path, a `Prompt`, or chat messages:
     `[{"role": "user", "content": "…"}]`. Methods that take one raise `PromptError` if it is not valid (it lists every
     fault with its place), `UnknownSchema` if its schema was not added, and `ContextLengthExceeded` if it needs more
-    positions than the model has, with the answer that was asked for. Nothing was computed then.
-
-    Methods that take the name of a schema raise `UnknownSchema` as well. Where a method takes `repair`, None means the
-    setting of the schema, else that of the engine.
+    positions than the model has, with the answer that was asked for. Nothing was computed then. Methods that take the
+    name of a schema raise `UnknownSchema` as well. `repair=None` is the setting of the schema, else of the engine.
 
     Attributes:
         model: The model; the engine changes it in place.
@@ -101,34 +96,30 @@ class Engine(Unpicklable):
 
         Raises:
             InvalidValue: A setting has a value that is not allowed.
-            UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
-                usable.
+            UnsupportedModel: One of the two is not usable, or linked KV is not what the model computes.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
         """
         self.settings = chosen = EngineSettings(**settings)
-        self.model = own_model = as_model(model, chosen.context_length)
+        self.model = own = as_model(model, chosen.context_length)
         tell_unused(self.model.hf.generation_config, f"the generation configuration of {self.model.facts.name}")
         self.model.pack_weights(chosen.pack)
         self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer, self.model.end_ids)
-        own_tokenizer = self.tokenizer
+        tokens = self.tokenizer.fingerprint
         check_linking(self.model)
         self.positions = choose_placement(self.model, chosen.positions)
         self.store: Store = open_store(chosen.store, self.model.shape)
-        memory = self.store.memory
-        self._history = History(memory) if chosen.history else None
         # The threads of services have no reference to the engine, so an engine that is dropped ends.
         self._executor = Executor(
             self.model,
             self.store,
-            lambda: f"{own_model.fingerprint}:{own_tokenizer.fingerprint}",
-            open_copies(self.model, memory),
-            self._history,
+            lambda: f"{own.fingerprint}:{tokens}",
+            open_copies(self.model, self.store.memory),
+            History(self.store.memory) if chosen.history else None,
             open_graphs(self.model),
         )
         self._catalog = Catalog(self.store, self._executor.key)
-        repair, strict = Repair.parse(chosen.repair), chosen.strict_template
         self._planner = Planner(
-            self._catalog, self.tokenizer, self.model.context_length, repair, strict_template=strict
+            self._catalog, self.tokenizer, own.context_length, Repair.parse(chosen.repair), chosen.strict_template
         )
         self._repetition = Repetition(self._executor, chosen.promote)
         self._requests = RequestBuilder(self._planner, self._executor, self.tokenizer, (self._repetition.refine,))
@@ -150,8 +141,7 @@ class Engine(Unpicklable):
             model: "demo" (part of this package), a folder, or a hub id.
             device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
             dtype: Dtype of the weights. "auto" is the checkpoint's own dtype, or float32 for float16 on a CPU.
-            options: Settings, as for `Engine`, with another default: `pack=None`. Others are passed on to transformers'
-                `from_pretrained`.
+            options: Settings, as for `Engine`, but `pack=None`, and options of transformers' `from_pretrained`.
 
         Raises:
             ModelNotFound: There is no such folder or hub id, or files are missing in it.
@@ -159,18 +149,14 @@ class Engine(Unpicklable):
         """
         own = {"pack": None, **{name: options.pop(name) for name in declared(EngineSettings) if name in options}}
         own["store"] = checked_source(own.get("store"))  # all before a large model is loaded
-        checked = EngineSettings(**own)
-        loaded, tokenizer = load_model(
-            model, device=device, dtype=dtype, context_length=checked.context_length, pack=checked.pack, **options
-        )
-        return cls(loaded, tokenizer, **own)
+        EngineSettings(**own)
+        return cls(*load_model(model, device=device, dtype=dtype, **options), **own)
 
     def close(self) -> None:
         """End the services and the work in idle time, remove all schemas, and free their KV and history.
 
         Other methods then raise `EngineClosed`. Requests in flight and streams go on to their end; those of services
-        get `ServiceClosed`. Answers stay, and so do the model, KV in folders and under URLs, and a `Store` of the
-        caller. Closing again does nothing.
+        get `ServiceClosed`. The model, KV in folders and under URLs, and a `Store` of the caller stay as they are.
         """
         self._catalog.close()
         self._repetition.end()
@@ -207,15 +193,12 @@ class Engine(Unpicklable):
         context: Mapping[str, object] | None = None,
         keep: Codec | str | None = None,
     ) -> CheckedSchema:
-        """Add a schema. A schema of the same name is replaced; requests in flight keep the old one.
-
-        Nothing is encoded yet: `warm` encodes the schema, or the first request that needs it.
+        """Add a schema, or replace that of the same name, which requests in flight keep. Nothing is encoded yet.
 
         Args:
             source: XML text (starting with "<"), a path, a `Schema` or a `CheckedSchema`.
             context: Variables of a template (`*.xml.j2`), as plain data like JSON.
-            keep: "full", or quantized: "int8", "int4"; None means the setting of the engine. Answers from quantized KV
-                have `Completion.lossy` set.
+            keep: "full", or quantized: "int8" or "int4" (`Completion.lossy`); None means the setting of the engine.
 
         Raises:
             SchemaError: The schema is not valid (lists every fault with its place), or it needs more positions than the
@@ -228,9 +211,7 @@ class Engine(Unpicklable):
         return schema
 
     def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
-        """Add a member to a collection, or replace it.
-
-        Its KV is encoded when a prompt names it, or by `warm(members=True)`.
+        """Add or replace a member of a collection. It is encoded by `warm(members=True)`, or for its first prompt.
 
         Args:
             schema: Name of an added schema.
@@ -264,17 +245,12 @@ class Engine(Unpicklable):
     ) -> tuple[WarmReport, ...]:
         """Encode the missing encodings of a schema, and write them to every folder and URL of the store.
 
-        The report counts the encodings that a folder or URL does not hold in the end, and gives the reason.
-
         Args:
             schema: Its name; None warms all schemas.
-            members: Whether to encode the members of collections, too. A collection can have very many. Without it, a
-                member is encoded when the first prompt names it.
-            pairs: Whether to encode modules with `context="previous"` also behind each module that may be the one
-                before them. Without it, this is done when a prompt first has the two one behind the other.
-            progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
-                While they are counted, it is called with 0 and their number so far. If it raises, nothing more is
-                encoded.
+            members: Encode the members of collections, too, which may be many, before prompts name them.
+            pairs: Encode modules with `context="previous"` also behind each module that may be the one before them.
+            progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens: with
+                0 while they are counted. If it raises, nothing more is encoded.
 
         Raises:
             ContextLengthExceeded: A member alone needs more positions than the model has; its schema is not encoded.
@@ -282,10 +258,9 @@ class Engine(Unpicklable):
         return warm(schema, self._catalog, self._executor, progress, members=members, pairs=pairs)
 
     def promote(self, prompt: PromptSource, *, salt: str | None = None) -> int:
-        """Promote the combination of modules that a prompt reuses now: later requests with it are `exact`.
+        """Promote the combination of modules that a prompt reuses: later requests with it are `exact`.
 
-        This does at once what `promote="auto"` does in idle time for combinations that came; it works with
-        `promote="off"` as well. History keeps the KV, until other requests need the room.
+        `promote="auto"` does it in idle time, for combinations that came. History keeps the KV, while it has room.
 
         Args:
             prompt: Its arguments are part of the combination; its text at the end is not.
@@ -298,20 +273,17 @@ class Engine(Unpicklable):
             InvalidValue: The engine keeps no history.
             PromptCacheError: Memory has no room for the promotion.
         """
-        (TEXT | None).check("salt", salt, InvalidValue)
         return self._repetition.promote(self._planner.fitting(prompt), salt)
 
     def stats(self) -> EngineStats:
         """Return figures of memory and of promotion."""
-        memory = self.store.memory
-        return EngineStats(
-            memory_bytes=memory.nbytes(), budget_bytes=memory.budget_bytes, promotions=self._repetition.figures
-        )
+        memory, promotions = self.store.memory, self._repetition.figures
+        return EngineStats(memory_bytes=memory.nbytes(), budget_bytes=memory.budget_bytes, promotions=promotions)
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""
-        if self._history is not None:
-            self._history.clear()
+        if self._executor.history is not None:
+            self._executor.history.clear()
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store keys of a schema's encodings, or of one module with the modules in it."""
@@ -334,10 +306,9 @@ class Engine(Unpicklable):
 
         Args:
             options: The fields of `promptcache.options.Options`: `max_new_tokens` (by default 256, or less if the
-                context ends earlier), `seed`, `output`, `tools`, …, and options of transformers' `generate`
-                (`do_sample`, `logits_processor`, …). Processors, penalties, criteria and streamers get all tokens of
-                the prompt in position order, as in transformers; functions of the caller are called for one row,
-                `[1, T]` and `[1, V]`.
+                context ends earlier), `seed`, `output`, `tools`, …, and options of transformers' `generate`. Its
+                processors, criteria and streamers get all tokens of the prompt in position order; functions of the
+                caller are called for one row, `[1, T]` and `[1, V]`.
 
         Raises:
             InvalidGeneration: An option that this library sets itself or cannot support.
@@ -353,22 +324,15 @@ class Engine(Unpicklable):
     ) -> tuple[Completion, ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
-        KV that several prompts reuse is held once, and attended to once per layer.
+        KV that several prompts reuse is held once, and attended to once per layer. An error ends the batch.
 
         Args:
-            prompts: Any number. As many as fit into `batch_bytes` are computed together; the others join when these
-                end.
+            prompts: Any number. As many as fit into `batch_bytes` are computed together, and then the others.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
-            options: Those of `generate` for each prompt, without a streamer. With a `seed`, each answer is that of
-                `generate` with this seed.
-
-        An error while the model runs ends the batch.
+            options: Those of `generate` for each prompt, `seed` as well, without a streamer.
         """
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
-        asked = self._requests.read(options)
-        asked.check_batch()
-        requests = [self._requests.build(each, asked) for each in checked_batch(prompts)]
-        return answer(requests, self._executor, batch_bytes)
+        return answer(self._requests.build_batch(prompts, self._requests.read(options)), self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
         """Answer a prompt piece by piece. Options and errors are those of `generate`, raised before the first piece.
@@ -376,16 +340,12 @@ class Engine(Unpicklable):
         Returns:
             An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
-        asked = self._requests.read(options)
-        asked.check_stream()
-        request = self._requests.build(prompt, asked)
-        return Stream(request, self._requests)
+        return Stream(self._requests.build(prompt, self._requests.read(options)), self._requests)
 
     async def agenerate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
-        """Answer a prompt in an event loop of asyncio. Arguments, errors and answers are those of `generate`.
+        """Answer a prompt in an event loop of asyncio, as `generate`, together with all other asynchronous calls.
 
-        All asynchronous calls are answered together, by one service of the engine. If the task is cancelled, so is the
-        request.
+        If the task is cancelled, so is the request.
         """
         return await self._async_service.answer(prompt, self._requests.read(options))
 
@@ -417,9 +377,8 @@ class Engine(Unpicklable):
         """Start a conversation over a prompt.
 
         Args:
-            prompt: Its turns come first. If it ends with a user turn or bare text, that is the first question, and
-                `Chat.say()` without a text answers it. `Chat.say` checks it against its schema. None means a plain
-                chat.
+            prompt: Its turns come first. If it ends with a user turn or bare text, `Chat.say()` without a text answers
+                that first. None means a plain chat.
             options: As for `generate`, for every answer.
 
         Raises:
@@ -445,10 +404,7 @@ class Engine(Unpicklable):
         return linked_logits(self._planner.fitting(prompt, repair), self._executor)
 
     def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
-        """Return the log-probabilities of texts as continuations of a prompt.
-
-        The new tokens of the prompt are prefilled once, and the choices share forward passes. Generation settings, such
-        as a temperature, do not apply.
+        """Return the log-probabilities of texts as continuations of a prompt, which is prefilled once.
 
         Args:
             choices: Texts that directly continue the prompt, each tokenized by itself. At least one, none empty.
@@ -462,19 +418,14 @@ class Engine(Unpicklable):
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
-        plan = self._planner.fitting(prompt, repair)
-        if plan.awaits_choice:
-            plan = prepare(plan, self._executor).plan
-        return reference_logits(plan.tokens, self.model)
+        return expected_logits(self._planner.fitting(prompt, repair), self._executor)
 
     def link(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
-        """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)`.
-
-        The new tokens are prefilled, but for the last one. All KV is copied. The inputs serve one generation.
+        """Link a prompt for one generation of your own: `engine.model.hf.generate(**inputs)`.
 
         Returns:
             `input_ids` of the whole prompt, its `attention_mask`, and `past_key_values`: a `DynamicCache` of
-            transformers with all its tokens but the last.
+            transformers with a copy of the KV of all its tokens but the last.
 
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.

@@ -107,12 +107,13 @@ def _load(model: str, dtype: str, device: str, threads: int | None, pack: str) -
     """Load the model that options name."""
     import torch
 
-    from promptcache.model import load_model
+    from promptcache.model import Model, load_model
 
     if threads is not None:
         torch.set_num_threads(threads)
-    packed = {"auto": None, "all": True, "none": False}[pack]
-    return load_model(model, device=device, dtype=getattr(torch, dtype), pack=packed)[0]
+    made = Model(load_model(model, device=device, dtype=getattr(torch, dtype))[0])
+    made.pack_weights({"auto": None, "all": True, "none": False}[pack])
+    return made
 
 
 def _alternatives(model: Model, sizes: RequestSizes, num_decoded: int | None) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
 from promptcache.model import Model, read_options
 from promptcache.options import OptionKeywords, Options
-from promptcache.planning import ChatPrompt, Planner, PromptSource, TemplateOptions, check_room
+from promptcache.planning import ChatPrompt, Planner, PromptSource, TemplateOptions, check_room, checked_batch
 from promptcache.structured import CallsOrText, OutputFormat, Tool, ToolCalls, read_output, read_tools
 from promptcache.tokenizer import Tokenizer
 
@@ -233,6 +233,16 @@ class RequestBuilder:
             refiners=() if options.deterministic else self._refiners,
             matcher=None if form is None else self._matcher(form, options.end_ids, reader),
         )
+
+    def build_batch(self, prompts: Sequence[PromptSource], options: Options) -> list[Request]:
+        """Return the requests of several prompts, as `build`.
+
+        Raises:
+            InvalidValue: `prompts` is a single prompt, such as a text or one list of chat messages.
+            InvalidGeneration: The options have a streamer.
+        """
+        options.check_batch()
+        return [self.build(each, options) for each in checked_batch(prompts)]
 
     @cached_property
     def _grammars(self) -> TokenGrammars:

@@ -67,6 +67,7 @@ class Stream(Unpicklable, Iterator[str]):
             requests: The builder that made it.
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
+        request.options.check_stream()
         self.completion: Completion | None = None
         self._on_end = on_end
         self._items: queue.SimpleQueue[int | TokenLogprobs | Completion | BaseException] = queue.SimpleQueue()

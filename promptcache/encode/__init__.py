@@ -10,7 +10,7 @@ from promptcache.encode.distance import (
 )
 from promptcache.encode.encode import CHUNK_TOKENS, Progress, grouped
 from promptcache.encode.executor import Executor
-from promptcache.encode.prepare import Prepared, Refiner, linked_logits, prepare
+from promptcache.encode.prepare import Prepared, Refiner, expected_logits, linked_logits, prepare
 from promptcache.encode.repetition import Promotions, Repetition
 from promptcache.encode.self_test import check_linking
 
@@ -29,6 +29,7 @@ __all__ = [
     "audit",
     "check_linking",
     "compare_predictions",
+    "expected_logits",
     "grouped",
     "linked_logits",
     "prepare",

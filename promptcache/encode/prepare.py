@@ -12,6 +12,7 @@ import torch
 from promptcache.encode.encode import Progress
 from promptcache.encode.executor import Executor, Fetched
 from promptcache.layout import Plan
+from promptcache.model import reference_logits
 from promptcache.rows import Batch, Recalled
 
 
@@ -100,3 +101,10 @@ def prepare(
 def linked_logits(plan: Plan, executor: Executor, *, num_last: int | None = None) -> torch.Tensor:
     """Return the logits `[N, V]` of a plan's N new tokens from linked KV, as `Prepared.logits`."""
     return prepare(plan, executor).logits(executor, num_last=num_last)
+
+
+def expected_logits(plan: Plan, executor: Executor) -> torch.Tensor:
+    """Return the logits `[N, V]` that `linked_logits` must equal, from one forward pass without cache. Slow."""
+    if plan.awaits_choice:
+        plan = prepare(plan, executor).plan
+    return reference_logits(plan.tokens, executor.model)

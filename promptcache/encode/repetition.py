@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from promptcache.diagnostics import InvalidValue, PromptCacheError, Short
+from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, Short
 from promptcache.encode.executor import Executor
 from promptcache.encode.idle import IdleThread, Interrupted
 from promptcache.kv import go_on
@@ -114,6 +114,7 @@ class Repetition:
             InvalidValue: There is no history.
             PromptCacheError: Memory has no room for it.
         """
+        (TEXT | None).check("salt", salt, InvalidValue)
         if plan.level is Level.EXACT:
             return 0
         if self._executor.history is None:

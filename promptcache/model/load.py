@@ -1,4 +1,4 @@
-"""Load a model and a tokenizer by name, as our `Model` and `HubTokenizer`.
+"""Load a model and a tokenizer by name, and wrap a loaded tokenizer.
 
 A model or tokenizer that cannot be loaded raises an error that names it and the fix.
 """
@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel, first_line, shown, suggest
 from promptcache.model.facts import MODEL_FAULTS, check_causal
-from promptcache.model.model import Model
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -30,10 +29,8 @@ def load_model(
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "auto",
-    context_length: int | None = None,
-    pack: bool | None = None,
     **options: Any,
-) -> tuple[Model, PreTrainedTokenizerBase]:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model with its tokenizer.
 
     Args:
@@ -41,8 +38,6 @@ def load_model(
         device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
         dtype: Dtype of the weights, one of `DTYPES` or its name. "auto" is the checkpoint's own dtype, or float32 for
             float16 on a CPU.
-        context_length: Number of positions to use; None uses all that the model declares.
-        pack: As for `Model.pack_weights`.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
     Raises:
@@ -70,9 +65,7 @@ def load_model(
         raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
     except MODEL_FAULTS as error:
         raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
-    model = Model(hf, context_length=context_length)
-    model.pack_weights(pack)
-    return model, tokenizer
+    return hf, tokenizer
 
 
 def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequence[int] = ()) -> Tokenizer:

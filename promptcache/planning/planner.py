@@ -58,7 +58,6 @@ class Planner:
         tokenizer: Tokenizer,
         context_length: int,
         repair: Repair,
-        *,
         strict_template: bool = False,
     ) -> None:
         """Create a planner.

@@ -117,7 +117,6 @@ class Chat(Unpicklable):
         """
         before, question = self.turns, self._next(text, results)
         request = self._request(question, results, options)
-        request.options.check_stream()
         return Stream(request, self._requests, lambda completion: self._add(before, question, results, completion))
 
     def fork(self) -> Chat:

@@ -184,7 +184,7 @@ def is_refused(ask: Callable[[], object]) -> bool:
 
 def kept(one: Engine) -> tuple[int, frozenset[str]]:
     """Return the bytes of history of an engine, and the keys in its store."""
-    return one._history.nbytes if one._history is not None else 0, frozenset(one.store.keys())
+    return one._executor.history.nbytes if one._executor.history is not None else 0, frozenset(one.store.keys())
 
 
 def answer_alone() -> None:

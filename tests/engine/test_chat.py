@@ -255,7 +255,7 @@ class Conversations(RuleBasedStateMachine):
     def history_is_within_its_limits(self) -> None:
         """History and all other KV that is kept are within the budget."""
         memory = self.engine.store.memory
-        assert self.engine._history.nbytes <= memory.nbytes() <= memory.budget_bytes
+        assert self.engine._executor.history.nbytes <= memory.nbytes() <= memory.budget_bytes
 
     def _told(self, number: int) -> Told:
         return self.chats[number % len(self.chats)]
@@ -264,7 +264,7 @@ class Conversations(RuleBasedStateMachine):
     def clear(self) -> None:
         """Clear the history."""
         self.engine.clear_history()
-        assert self.engine._history.nbytes == 0
+        assert self.engine._executor.history.nbytes == 0
 
     @rule(number=st.integers(0, 50))
     def evict(self, number: int) -> None:
@@ -305,7 +305,7 @@ def test_each_turn_prefills_the_last_question_only() -> None:
     chat.say("Left", max_new_tokens=4, **GREEDY)
     assert fork.say("Right", max_new_tokens=4, **GREEDY).usage.num_new_tokens <= len("Right") + 1 + 4
     chat.rewind(2)
-    assert (len(chat.turns), len(fork.turns), len(made._history._nodes) <= 8) == (20, 22, True)
+    assert (len(chat.turns), len(fork.turns), len(made._executor.history._nodes) <= 8) == (20, 22, True)
 
 
 def test_an_open_turn_is_continued_by_the_first_question() -> None:

@@ -64,8 +64,8 @@ def test_all_prompts_in_turn_are_answered_as_without_history() -> None:
     ask_in_turn(made)
     ask_in_turn(full, PROMPTS[:6])
 
-    assert made._history._trees
-    assert not full._history._trees
+    assert made._executor.history._trees
+    assert not full._executor.history._trees
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
@@ -120,7 +120,7 @@ def test_an_interrupted_write_leaves_history_as_it_was(prompt: str, monkeypatch:
     """Ctrl-C while a first or a later node is filled frees its memory; the next request is answered and kept."""
     made = engine()
     made.generate(PROMPTS[9], max_new_tokens=80, do_sample=False)  # the next request needs a node of its own
-    before = made._history.nbytes
+    before = made._executor.history.nbytes
 
     def interrupted(*_: Any) -> int:
         raise KeyboardInterrupt
@@ -130,7 +130,7 @@ def test_an_interrupted_write_leaves_history_as_it_was(prompt: str, monkeypatch:
         with pytest.raises(KeyboardInterrupt):
             made.generate(prompt, max_new_tokens=9, do_sample=False)
 
-    assert made._history.nbytes == before
+    assert made._executor.history.nbytes == before
     ask_in_turn(made, [prompt], 9)
     assert asked(made, prompt, 9).usage.num_new_tokens == 1
 

@@ -48,7 +48,9 @@ def distance_of(content: str) -> float:
 @cache
 def demo() -> Model:
     """The demo model in float32 as engines load it: its linear layers are packed."""
-    return load_model("demo", device="cpu", dtype="float32")[0]
+    model = Model(load_model("demo", device="cpu", dtype="float32")[0])
+    model.pack_weights(None)
+    return model
 
 
 @cache

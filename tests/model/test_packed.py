@@ -9,9 +9,8 @@ import torch
 from torch.nn import Embedding, Linear, Module, Sequential
 
 from promptcache import Engine
-from promptcache.model import packed
+from promptcache.model import Model, load_model, packed
 from promptcache.model.fingerprint import model_fingerprint
-from promptcache.model.load import load_model
 from promptcache.model.packed import PackedLinear, pack_linears
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -92,12 +91,13 @@ def num_packed(model: Module) -> int:
 def test_a_packed_model_keeps_its_fingerprint() -> None:
     """Packing does not change the fingerprint."""
     usable(torch.float32)
-    model, _ = load_model("demo", device="cpu", pack=True)
+    model, again, plain = (Model(load_model(name, device="cpu")[0]) for name in ("demo", DEMO_FOLDER, "demo"))
+    model.pack_weights(True)
+    again.pack_weights(True)
 
     assert isinstance(model.hf.lm_head, PackedLinear)
-    again, _ = load_model(DEMO_FOLDER, device="cpu", pack=True)
     assert model_fingerprint(again.hf, "") == model.fingerprint  # computed again, from packed weights
-    assert model.fingerprint == load_model("demo", device="cpu", pack=False)[0].fingerprint
+    assert model.fingerprint == plain.fingerprint
 
 
 @pytest.mark.parametrize(
