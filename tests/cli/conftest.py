@@ -46,7 +46,7 @@ def _demo_model_once() -> Iterator[None]:
     from promptcache import engine
 
     load, check = engine.load_model, engine.check_linking
-    loaded, checked = cache(load), cache(check)
+    loaded, made, checked = cache(load), cache(engine.as_model), cache(check)
 
     def load_once(name: Any, **options: Any) -> Any:
         is_known = name == "demo" and options.get("device") in (None, "cpu")
@@ -54,6 +54,7 @@ def _demo_model_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(engine, "load_model", load_once)
+        patched.setattr(engine, "as_model", made)
         patched.setattr(engine, "check_linking", checked)
         yield
 
