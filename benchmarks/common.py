@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from promptcache.model import Model
-from promptcache.tokenizer import PlainTokenizer
+from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class BenchReport:
     rows: tuple[Mapping[str, Any], ...]
 
 
-class CharacterTokenizer(PlainTokenizer):
+class CharacterTokenizer(Tokenizer):
     """A tokenizer with one token for each character."""
 
     fingerprint = "letters"

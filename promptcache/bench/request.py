@@ -18,12 +18,12 @@ from promptcache.language import check_schema, parse_prompt, parse_schema, resol
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
 from promptcache.planning import choose_placement, serve_schema
-from promptcache.tokenizer import PlainTokenizer
+from promptcache.tokenizer import Tokenizer
 
 _MAX_POSITIONS = 2**24
 
 
-class LetterTokenizer(PlainTokenizer):
+class LetterTokenizer(Tokenizer):
     """A tokenizer with one token for each character."""
 
     fingerprint = "letters"

@@ -116,11 +116,11 @@ def _predictions(
     own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
     held = {**stored, own: batch.own_kv(row)}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
-    parts = (*tokens.parts, own.whole)
+    parts, behind = (*tokens.parts, own.whole), tokens.position_ids[-1] + 1
     longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
     joining = (
         (
-            RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
+            RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(range(behind, behind + len(fed)))),
             held,
         )
         for fed in (choices[index][:-1] for index in longer)
@@ -128,11 +128,6 @@ def _predictions(
     limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
     for index, logits in _compute(batch, joining, limit):
         yield longer[index], logits
-
-
-def _positions_behind(tokens: RequestTokens, num_tokens: int) -> range:
-    first = tokens.position_ids[-1] + 1
-    return range(first, first + num_tokens)
 
 
 def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator[tuple[int, torch.Tensor]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
@@ -15,19 +15,10 @@ from promptcache.layout import Plan
 from promptcache.model import reference_logits
 from promptcache.rows import Batch, Recalled
 
-
-class Refiner(Protocol):
-    """Maps the plan of a request to the one that is used, by the KV that there is. Thread-safe."""
-
-    def __call__(self, plan: Plan, executor: Executor, salt: str | None) -> Plan:
-        """Return the plan that is used: of the same tokens at the same positions.
-
-        Args:
-            plan: The plan of the request, or the result of the refiner before.
-            executor: The KV that there is, and the model.
-            salt: The salt of the request.
-        """
-        ...
+Refiner: TypeAlias = Callable[[Plan, Executor, str | None], Plan]
+"""Maps the plan of a request with some salt to the one that is used, of the same tokens at the same positions, by the
+KV that there is. Thread-safe.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

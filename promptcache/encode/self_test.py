@@ -28,7 +28,7 @@ from promptcache.model import (
     token_tensor,
 )
 from promptcache.rows import note_attention
-from promptcache.tokenizer import PlainTokenizer
+from promptcache.tokenizer import Tokenizer
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Maximum distance of logits from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and
@@ -45,7 +45,7 @@ _SCHEMA = """<schema name="self-test">abc
 _PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stuvwxyz</prompt>'
 
 
-class _LetterTokenizer(PlainTokenizer):
+class _LetterTokenizer(Tokenizer):
     """A random token for each letter."""
 
     fingerprint = "self-test"

@@ -142,8 +142,6 @@ class Store(Unpicklable):
         kv = self.memory.find(recipe.key)
         if kv is None:
             kv = self._keep(recipe, *apply_codec(recipe, keys, values))
-        if self.host is not None:
-            self.host.offer(recipe, kv.keys, kv.values, self._cost(recipe))
         if self.blob_tiers:
             facts = self._notes.get(recipe.key, {})
             stored = replace(to_stored(recipe, kv.keys, kv.values), facts=facts)
@@ -273,10 +271,10 @@ class Store(Unpicklable):
         return encoding_cost(recipe) * int(self._notes.get(recipe.key, {}).get("priority", 1))
 
     def _keep(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
-        """Copy KV to the memory; without room, link it where it is, in its mapped file if possible."""
-        device = self.memory.shape.device
-        kv = self.memory.offer(recipe, keys, values, self._cost(recipe))
-        return kv or KV(keys=keys.to(device), values=values.to(device))
+        """Copy KV to the memories; without room, link it where it is, in its mapped file if possible."""
+        device, cost = self.memory.shape.device, self._cost(recipe)
+        kept = [memory.offer(recipe, keys, values, cost) for memory in self._memories]
+        return kept[0] or KV(keys=keys.to(device), values=values.to(device))
 
     def _from_host(self, host: KVMemory, key: str) -> Lookup | None:
         found, recipe = host.find(key), host.recipe(key)
@@ -292,7 +290,8 @@ class Store(Unpicklable):
             for key, stored in self._read(tier, wanted, faults):
                 if stored is not None:
                     self._write(stored, self.blob_tiers[:rank], faults[key])
-                    found[key] = Lookup(self._promoted(stored), tier.kind, stored.nbytes, tuple(faults[key]))
+                    kv = self._keep(stored.recipe, *from_stored(stored, self.memory.shape.device))
+                    found[key] = Lookup(kv, tier.kind, stored.nbytes, tuple(faults[key]))
         return {key: found.get(key) or Lookup(None, faults=tuple(faults[key])) for key in keys}
 
     def _read(
@@ -312,13 +311,6 @@ class Store(Unpicklable):
             with suppress(Exception):  # a read-only folder; the damage is reported in any case
                 tier.delete(key)
             raise
-
-    def _promoted(self, stored: StoredEncoding) -> KV:
-        """Copy KV of a blob tier to the memories."""
-        keys, values = from_stored(stored, self.memory.shape.device)
-        if self.host is not None:
-            self.host.offer(stored.recipe, keys, values, self._cost(stored.recipe))
-        return self._keep(stored.recipe, keys, values)
 
     def _write(self, stored: StoredEncoding, tiers: Sequence[BlobTier], faults: list[str] | deque[str]) -> None:
         data = pack(stored) if tiers else b""

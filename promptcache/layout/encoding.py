@@ -49,11 +49,6 @@ class Encoding:
         """Number of tokens."""
         return len(self.token_ids)
 
-    @property
-    def context_digest(self) -> str:
-        """Digest of `context` alone, 64 hexadecimal digits; computed at each call."""
-        return context_digest(self.context)
-
     def digest_until(self, stop: int) -> str:
         """Return the digest of the encoding that ends before token `stop`, under the same context.
 
@@ -62,7 +57,7 @@ class Encoding:
         digest = hashlib.sha256(f"promptcache encoding {DIGEST_VERSION}\n{self.codec}\n{stop}\n".encode())
         digest.update(_int64_bytes(self.token_ids[:stop]))
         digest.update(_int64_bytes(self.position_ids[:stop]))
-        digest.update(self.context_digest.encode())
+        digest.update(context_digest(self.context).encode())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -91,11 +86,6 @@ class KVPart:
     def num_tokens(self) -> int:
         """Number of tokens in the part."""
         return self.stop - self.start
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the part has all tokens of its encoding."""
-        return self.num_tokens == self.encoding.num_tokens
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -179,8 +179,8 @@ def is_quantized(hf: PreTrainedModel) -> bool:
     )
 
 
-def check_positions(hf: PreTrainedModel, name: str) -> None:
-    """Refuse a model that takes a token's position from its index in the cache instead of its position ID.
+def check_code(hf: PreTrainedModel, name: str) -> None:
+    """Refuse a model whose positions are the order of its cache, or whose layers do not call the attention interface.
 
     Raises:
         UnsupportedModel: Names the model.
@@ -191,14 +191,6 @@ def check_positions(hf: PreTrainedModel, name: str) -> None:
             f"{name} takes positions from the order of the cache, as ALiBi does, so gaps between modules would "
             "change its output"
         )
-
-
-def check_attention(hf: PreTrainedModel, name: str) -> None:
-    """Refuse a model whose layers do not call transformers' attention interface.
-
-    Raises:
-        UnsupportedModel: Names the model.
-    """
     if not type(hf)._can_set_attn_implementation():
         raise UnsupportedModel(f"{name} {NO_INTERFACE}")
 

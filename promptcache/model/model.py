@@ -22,10 +22,9 @@ from promptcache.locks import new_lock
 from promptcache.model.facts import (
     MODEL_FAULTS,
     Facts,
-    check_attention,
+    check_code,
     check_kind,
     check_mode,
-    check_positions,
     check_weights,
     is_quantized,
     read_facts,
@@ -71,8 +70,7 @@ class Model:
                 part.config.return_dict = True  # in transformers 5.23, most models read the layers' output by name
         self.hf: Any = hf
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
-        check_positions(hf, self.facts.name)
-        check_attention(hf, self.facts.name)
+        check_code(hf, self.facts.name)
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
         # Layers of bitsandbytes reorder their weights in a forward pass, and a state dict undoes this.

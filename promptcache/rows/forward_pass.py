@@ -32,7 +32,7 @@ from promptcache.diagnostics import InvalidValue
 from promptcache.kv import KV
 from promptcache.layout import RequestTokens
 from promptcache.model import Model, token_tensor
-from promptcache.rows.link import SharedSegment, segment_users
+from promptcache.rows.link import SharedSegment
 from promptcache.rows.segments import Segment
 from promptcache.rows.tails import Tail, Tails
 
@@ -87,7 +87,9 @@ class SharedKV:
         self.segments = tuple(each.segment for each in shared)
         self.views = tuple(segment.layers() for segment in self.segments)
         self.index_of = {row: index for index, row in enumerate(rows)}
-        self.users = segment_users(shared, len(rows))
+        self.users = np.zeros((len(shared), len(rows)), dtype=np.bool_)
+        for index, each in enumerate(shared):
+            self.users[index, list(each.rows)] = True
         self.kept: dict[bytes, Any] = {}
 
 

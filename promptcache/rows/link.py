@@ -13,9 +13,6 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.rows.coalesce import Copies
@@ -63,14 +60,6 @@ def shared_segments(rows: Sequence[Sequence[Segment]]) -> Iterator[SharedSegment
             alike.setdefault((segment.kv, shift), []).append((row, segment))
     for views in alike.values():
         yield from _cut_apart(views)
-
-
-def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray[np.bool_]:
-    """Return `[number of segments, num_rows]`, whether a row attends to a segment."""
-    users = np.zeros((len(shared), num_rows), dtype=np.bool_)
-    for index, each in enumerate(shared):
-        users[index, list(each.rows)] = True
-    return users
 
 
 def coalesced_segments(

@@ -14,7 +14,7 @@ from promptcache.tokenizer.model_config import (
     declared_positions,
     read_facts,
 )
-from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, PlainTokenizer, Tokenizer
+from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, Tokenizer
 
 __all__ = [
     "DEMO_FOLDER",
@@ -28,7 +28,6 @@ __all__ = [
     "HubTokenizer",
     "Markup",
     "ModelFacts",
-    "PlainTokenizer",
     "Tokenizer",
     "ask_hub",
     "declared_positions",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -33,43 +33,56 @@ class Before(StrEnum):
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to token IDs and back, and the chat template of a model."""
+    """Text to token IDs and back, and the chat template of a model.
+
+    A subclass has no chat template, no BOS and no control tokens, unless it defines them.
+    """
 
     def __hash__(self) -> int:
         """What is learned from a tokenizer is kept by it."""
+        return object.__hash__(self)
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
         """The tokens that the tokenizer puts before a text; none for many models."""
+        return ()
 
     @property
     def bos_form(self) -> str:
         """The written form of BOS, with which a chat template may begin; "" if the model has none."""
+        return ""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Tokens that stop the generation, among them the end of a turn."""
+        return ()
 
     @property
     def control_ids(self) -> frozenset[int]:
         """Special tokens, and tokens that only the chat template writes. No text of a schema or prompt becomes one."""
+        return frozenset()
 
     @property
+    @abstractmethod
     def fingerprint(self) -> str:
         """Digest over vocabulary, rules and chat template."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about this tokenizer."""
+        return ()
 
     @property
     def answer_start(self) -> str:
         """What the template writes in front of the text of an answer, behind its reasoning; "" if this is nothing."""
+        return ""
 
     @property
     def reasoning_tags(self) -> tuple[str, str] | None:
         """The texts around the reasoning of an answer, such as `<think>` and `</think>`; None without reasoning."""
+        return None
 
+    @abstractmethod
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text` behind other text, none of them a control token."""
 
@@ -82,7 +95,9 @@ class Tokenizer(Protocol):
             parts: Texts; those that are `Markup` may have control tokens.
             before: What stands before them.
         """
+        return tuple(map(self.tokenize, parts))
 
+    @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of `token_ids`, control tokens in their written form."""
 
@@ -92,9 +107,11 @@ class Tokenizer(Protocol):
         End tokens, BOS and padding are left out, and what stands in front of every answer. Other special tokens are in
         their written form: they separate the parts of an answer.
         """
+        return self.detokenize(token_ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token in UTF-8, also those of a token that is a part of a character."""
+        return self.detokenize((token_id,)).encode()
 
     def render_chat(
         self,
@@ -115,46 +132,4 @@ class Tokenizer(Protocol):
         Raises:
             TemplateRefusal: The template does not render this conversation; the message has its reason.
         """
-
-
-class PlainTokenizer(ABC):
-    """Base class of tokenizers that have no chat template, no BOS and no control tokens."""
-
-    bos_ids: tuple[int, ...] = ()
-    bos_form = ""
-    reasoning_tags = None
-    answer_start = ""
-    eos_ids: tuple[int, ...] = ()
-    control_ids: frozenset[int] = frozenset()
-    warnings: tuple[str, ...] = ()
-
-    @abstractmethod
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return the token IDs of `text`."""
-
-    @abstractmethod
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of `token_ids`."""
-
-    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
-        """Return the token IDs of each text."""
-        return tuple(map(self.tokenize, parts))
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of `token_ids`."""
-        return self.detokenize(token_ids)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return the text of one token in UTF-8."""
-        return self.detokenize((token_id,)).encode()
-
-    def render_chat(
-        self,
-        messages: ChatMessages,
-        *,
-        generation_prompt: bool,
-        options: Mapping[str, Any] = NO_OPTIONS,
-        date: datetime = FROZEN_DATE,
-    ) -> str:
-        """Return the contents of the messages."""
         return "".join(each["content"] for each in messages)
