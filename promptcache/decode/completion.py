@@ -254,7 +254,7 @@ def completion(
 def _module_usage(prepared: Prepared) -> tuple[ModuleUsage, ...]:
     """Return where reused KV came from: that of the cached text of each module, and at the end that of other tokens."""
     stored: dict[str, list[tuple[int, Tier | None]]] = {}
-    recalled: dict[str, int] = {}
+    recalled = dict[str, int]()
     for piece in prepared.plan.pieces:
         if piece.source is not None:
             tier = prepared.fetched.tiers.get(piece.source.encoding)
@@ -262,10 +262,10 @@ def _module_usage(prepared: Prepared) -> tuple[ModuleUsage, ...]:
         elif num_found := len(piece.token_ids) - _num_computed(piece, prepared.recalled):
             module = piece.module if piece.origin is Origin.REPAIRED else ""
             recalled[module] = recalled.get(module, 0) + num_found
-    others = recalled.pop("", 0)
     found = [_stored_usage(module, each) for module, each in stored.items()]
-    found += (_recalled_usage(module, num_tokens) for module, num_tokens in recalled.items())
-    return (*found, _recalled_usage("", others)) if others else tuple(found)
+    for module, number in sorted(recalled.items(), key=lambda each: not each[0]):  # "" is the last one
+        found.append(ModuleUsage(module=module, source=KVSource.HISTORY, num_tokens=number, tier=Tier.MEMORY))
+    return tuple(found)
 
 
 def _num_computed(piece: Piece, recalled: Recalled | None) -> int:
@@ -273,10 +273,6 @@ def _num_computed(piece: Piece, recalled: Recalled | None) -> int:
     stretches = () if recalled is None else recalled.stretches
     overlaps = (min(piece.stop, each.first + each.num_found) - max(piece.start, each.first) for each in stretches)
     return len(piece.token_ids) - sum(max(0, overlap) for overlap in overlaps)
-
-
-def _recalled_usage(module: str, num_tokens: int) -> ModuleUsage:
-    return ModuleUsage(module=module, source=KVSource.HISTORY, num_tokens=num_tokens, tier=Tier.MEMORY)
 
 
 def _stored_usage(module: str, found: Sequence[tuple[int, Tier | None]]) -> ModuleUsage:

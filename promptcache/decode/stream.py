@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 
 from promptcache.answers import AnswerSplit, IncrementalText, SplitText, TokenLogprobs, whole_text
 from promptcache.decode.completion import Completion
@@ -115,7 +114,5 @@ class Stream(Unpicklable, Iterator[str]):
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

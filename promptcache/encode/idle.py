@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from promptcache.locks import new_lock
@@ -44,9 +43,7 @@ class Activity:
         with self._lock:
             self._num_active += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with self._lock:
             self._num_active -= 1
         self._last = time.monotonic()

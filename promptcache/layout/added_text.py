@@ -192,7 +192,7 @@ class _OwnTurns:
             written = [tokenizer.detokenize(tokenizer.bos_ids)]
         for turn in cached:
             written += [turn.frame.header, turn.cached, turn.frame.footer]
-        self._is_open = layout.has_open_turn
+        self._is_open = layout.schema.has_open_turn
         if self._is_open:
             written.pop()
             has_text = bool(messages) and messages[0][1].role is None

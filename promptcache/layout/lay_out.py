@@ -68,11 +68,9 @@ def lay_out(
         collections=walk.collections,
         runs_of=_runs_of(schema, walk.runs),
         stop=max((run.stop for run in walk.runs), default=0),
-        tokenizer=tokenizer.fingerprint,
         placement=placement,
         max_positions=max_positions,
         has_bos=bool(written.beginning.token_ids),
-        has_open_turn=schema.has_open_turn,
         preamble="" if texts is None else texts.preamble,
         turns=() if texts is None else texts.turns,
         warnings=tuple(dict.fromkeys(warnings)),
@@ -203,7 +201,6 @@ class _Walk:
             stop=self._position + parameter.num_positions,
             filler_ids=default_ids if parameter.placeholder is None else placeholder_ids,
             default_ids=default_ids,
-            required=parameter.required,
             span=parameter.span,
         )
         return self._add(LeafKind.SLOT, slot)

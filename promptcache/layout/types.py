@@ -57,7 +57,6 @@ class Slot(Short):
     stop: int
     filler_ids: tuple[int, ...]
     default_ids: tuple[int, ...]
-    required: bool
     span: Span
 
 
@@ -189,13 +188,11 @@ class Layout(Short):
         collections: For each collection, by path, the number of runs before it.
         runs_of: For each module path and "", the indices of its own runs, in document order.
         stop: The highest `stop` of any run: the number of positions that the schema needs.
-        tokenizer: Fingerprint of the tokenizer.
         placement: Where requests have cached text.
         max_positions: Positions of the model, if they are known. An encoding behind the module before it that needs
             more is left out.
         has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
             template writes before the first one.
-        has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
         preamble: The text of the beginning that the chat template writes; "" without turns.
         turns: The schema's turns in document order.
         warnings: Problems of tokens and positions that do not prevent the use of the layout.
@@ -208,11 +205,9 @@ class Layout(Short):
     collections: Mapping[str, int]
     runs_of: Mapping[str, tuple[int, ...]]
     stop: int
-    tokenizer: str
     placement: Placement
     max_positions: int | None
     has_bos: bool
-    has_open_turn: bool
     preamble: str = ""
     turns: tuple[SchemaTurn, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()

@@ -84,7 +84,7 @@ def with_turns(selection: Selection, layout: Layout, chat: ChatPrompt) -> tuple[
     said = Prompt.from_messages(CHAT_SCHEMA, [*before, *asked_messages(chat.question, chat.results, called)]).messages
     messages = [*selection.messages, *(replace(each, span=selection.span) for each in said)]
     first = len(selection.messages)
-    if layout.has_open_turn and not first:
+    if layout.schema.has_open_turn and not first:
         messages[0] = replace(messages[0], role=None)  # it continues the turn that the schema leaves open
     places = (index for index, each in enumerate(messages) if index >= first and each.role is Role.ASSISTANT)
     answers = {index: turn.token_ids for index, turn in zip(places, chat.turns, strict=True)}

@@ -150,7 +150,7 @@ class _PositionWriter:
             self._say([message.text for message in messages], layout, is_conversation=False)
             return
         parts, roles = list[str](), [turn.role for turn in self._turns]
-        is_open = layout.has_open_turn
+        is_open = layout.schema.has_open_turn
         if is_open:
             bare = messages.pop(0).text if messages and messages[0].role is None else None
             parts.append("" if bare is None else schema.open_separator + bare)

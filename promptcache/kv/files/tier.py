@@ -81,10 +81,6 @@ class _Place:
     lock: AbstractContextManager[Any]
 
     @staticmethod
-    def of_folder(root: str) -> _Place:
-        return _Place(LocalFiles(), root, nullcontext())
-
-    @staticmethod
     def of_url(url: str, options: Mapping[str, Any]) -> _Place:
         """Open a URL. Many connect here. Listings are not cached, because other machines write, too."""
         files, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
@@ -213,7 +209,7 @@ class FileTier(BlobTier):
         self.has_locks = "://" not in os.fspath(location)
         if self.has_locks:
             self.kind, self._name = Tier.DISK, str(expand_home(location))
-            self._connect = partial(_Place.of_folder, local_root(location))
+            self._connect = partial(_Place, LocalFiles(), local_root(location), nullcontext())
             with suppress(TierUnavailable):
                 self._run("write", _Place.make_folders)
                 if budget_bytes is not None:
