@@ -21,7 +21,7 @@ from promptcache.language import (
     place,
 )
 from promptcache.layout.schema_texts import SchemaTexts, WrittenText
-from promptcache.layout.turns import turn_texts
+from promptcache.layout.turns import TurnTexts, turn_texts
 from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, TextGroup, TextPiece
 from promptcache.tokenizer import Conversations, Tokenizer
 
@@ -48,8 +48,7 @@ def lay_out(
         SchemaError: Every placeholder and default that has more tokens than its slot (PC502). A placeholder in the
             paper's dialect is cut instead, with a warning (PC511).
     """
-    conversations = Conversations(tokenizer)
-    texts = turn_texts(schema, conversations) if schema.has_turns else None
+    texts = turn_texts(schema, Conversations(tokenizer)) if schema.has_turns else TurnTexts()
     written = SchemaTexts(schema, tokenizer, texts)
     walk = _Walk(tokenizer, written)
     tree = (*walk.add_beginning(schema.source.span), *walk.items(schema.children, _ROOT))
@@ -59,7 +58,6 @@ def lay_out(
     placement = schema.positions or placement
     if placement is Placement.FIXED and walk.collections:
         raise SchemaError([_no_place(schema.modules[path]) for path in walk.collections])
-    warnings = [*walk.warnings, *(() if texts is None else texts.warnings)]
     return Layout(
         schema=schema,
         tree=tree,
@@ -71,9 +69,9 @@ def lay_out(
         placement=placement,
         max_positions=max_positions,
         has_bos=bool(written.beginning.token_ids),
-        preamble="" if texts is None else texts.preamble,
-        turns=() if texts is None else texts.turns,
-        warnings=tuple(dict.fromkeys(warnings)),
+        preamble=texts.preamble,
+        turns=texts.turns,
+        warnings=tuple(dict.fromkeys((*walk.warnings, *texts.warnings))),
     )
 
 

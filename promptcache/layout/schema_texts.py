@@ -40,24 +40,24 @@ class SchemaTexts:
         leads: For each slot in document order, " " or "": the space before it, which belongs to its content.
     """
 
-    def __init__(self, schema: CheckedSchema, tokenizer: Tokenizer, turns: TurnTexts | None) -> None:
+    def __init__(self, schema: CheckedSchema, tokenizer: Tokenizer, turns: TurnTexts) -> None:
         self.texts: list[WrittenText] = []
         self.leads: list[str] = []
         self._tokenizer = tokenizer
         self._known: dict[tuple[tuple[str, ...], Before], tuple[tuple[int, ...], ...]] = {}
-        self._frames = iter(()) if turns is None else (each.frame for each in turns.turns)
+        self._frames = (each.frame for each in turns.turns)
         self._pending: list[str] = []
         self._before = Before.START
-        if turns is not None:
+        if schema.has_turns:
             self._pending.append(Markup(turns.preamble))
         self._items(schema.children)
         self._flush()
         if schema.is_chat:
             self.beginning = WrittenText("", ())
-        elif turns is None:
-            self.beginning = WrittenText(tokenizer.detokenize(tokenizer.bos_ids), tokenizer.bos_ids)
-        else:
+        elif schema.has_turns:
             self.beginning = self.texts.pop(0)
+        else:
+            self.beginning = WrittenText(tokenizer.detokenize(tokenizer.bos_ids), tokenizer.bos_ids)
 
     def _items(self, items: Iterable[CheckedItem]) -> None:
         for item in items:

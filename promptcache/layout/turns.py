@@ -18,7 +18,7 @@ from promptcache.tokenizer import Conversations, Frame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTexts:
-    """Texts that a chat template writes into a schema.
+    """Texts that a chat template writes into a schema; none for a schema without turns.
 
     Attributes:
         preamble: What begins every conversation: BOS, and for some models a system text of the template's own.
@@ -26,9 +26,9 @@ class TurnTexts:
         warnings: Conversations whose texts the template moves.
     """
 
-    preamble: str
-    turns: tuple[SchemaTurn, ...]
-    warnings: tuple[Diagnostic, ...]
+    preamble: str = ""
+    turns: tuple[SchemaTurn, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 def turn_texts(schema: CheckedSchema, conversations: Conversations) -> TurnTexts:
@@ -45,16 +45,14 @@ def turn_texts(schema: CheckedSchema, conversations: Conversations) -> TurnTexts
     for owner in dict.fromkeys(("", *(owner for _, owner in found))):
         present = schema.guaranteed[owner] | {""}
         there = [(index, turn) for index, (turn, of) in enumerate(found) if of in present]
+        own = islice((turn for turn, of in found if of == owner), 1)
         try:
             before, around = _framed([turn for _, turn in there], conversations)
         except TextNotInPlace as refusal:
             before, around = conversations.bos, [conversations.frame(turn.role) for _, turn in there]
-            warnings += islice((moved(refusal, turn.span) for index, turn in there if found[index][1] == owner), 1)
+            warnings += (moved(refusal, turn.span) for turn in own)
         except TemplateRefusal as refusal:
-            roles = [turn.role for _, turn in there]
-            faults += islice(
-                (refused(refusal, turn.span, roles) for index, turn in there if found[index][1] == owner), 1
-            )
+            faults += (refused(refusal, turn.span, [each.role for _, each in there]) for turn in own)
             continue
         of_owner = zip(there, around, strict=True)
         frames |= {index: frame for (index, _), frame in of_owner if found[index][1] == owner}
