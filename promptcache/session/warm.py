@@ -72,16 +72,20 @@ def _warm(
     faults, found = list[str](), Counter[Tier]()
     executor.model.check_unchanged()
     lengths, total = dict[str, int](), 0
+
+    def report(more: int, _: int = 0) -> None:
+        if progress is not None:
+            progress(min(done + more, total), total)
+
     for each in chain(served.encodings, made()):
         if (key := executor.key(each)) not in lengths:
             lengths[key] = each.num_tokens
             total += each.num_tokens
-            if progress is not None:
-                progress(0, total)
+            report(0)
     keys = [*lengths]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
     for group in grouped(chain(served.encodings, made()), attrgetter("num_tokens"), GROUP_TOKENS):
-        fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)
+        fetched = executor.fetch(group, report, patience_s=PATIENCE_S)
         num_encoded += len(fetched.encoded)
         num_encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())
@@ -90,8 +94,7 @@ def _warm(
             if each not in fetched.encoded and executor.key(each) in lacking:
                 store.put(executor.recipe(each), kv.keys, kv.values)
         done += sum(each.num_tokens for each in group)
-        if progress is not None:
-            progress(min(done, total), total)
+        report(0)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
     faults += store.faults()
     why = next(iter(faults), "its limit has no room for them beside newer ones")
@@ -109,9 +112,3 @@ def _warm(
         not_kept=not_kept,
         faults=tuple(dict.fromkeys(faults)),
     )
-
-
-def _offset(progress: Progress | None, before: int, total: int) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda done, _: progress(min(before + done, total), total)
