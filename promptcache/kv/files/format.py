@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
@@ -30,6 +30,13 @@ PIECE_BYTES = 4 * 2**20
 _FACT = "fact:"
 _HOST = torch.device("cpu")
 _SHAPE = ("num_layers", "num_kv_heads", "head_dim")
+_RECIPE: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("fingerprint", "digest"), str),
+    **dict.fromkeys(("num_tokens", "first_position", "last_position"), int),
+    "codec": Codec,
+}
+"""The fields of a recipe, and what reads each of them from text."""
+
 _UNREADABLE = (
     safetensors.SafetensorError,
     RuntimeError,  # torch cannot map the file, because it is too large for the memory
@@ -76,14 +83,7 @@ def _read(data: bytes | BinaryIO, source: str, key: str) -> tuple[StoredEncoding
         metadata, tensors = _content(data)
         if (version := metadata["version"]) != str(FORMAT_VERSION):
             raise ValueError(f"it has format version {version}, this library reads version {FORMAT_VERSION}")
-        recipe = Recipe(
-            fingerprint=metadata["fingerprint"],
-            digest=metadata["digest"],
-            num_tokens=int(metadata["num_tokens"]),
-            first_position=int(metadata["first_position"]),
-            last_position=int(metadata["last_position"]),
-            codec=Codec(metadata["codec"]),
-        )
+        recipe = Recipe(**{name: read(metadata[name]) for name, read in _RECIPE.items()})
         dtype = tensors["keys.low" if recipe.codec.lossy else "keys"].dtype
         shape = KVShape(**{name: int(metadata[name]) for name in _SHAPE}, dtype=dtype, device=_HOST)
         specs, own_key, checksum = tensor_specs(recipe.codec, shape, recipe.num_tokens), recipe.key, metadata["sha256"]
@@ -114,13 +114,8 @@ def _metadata(stored: StoredEncoding) -> dict[str, str]:
     recipe, shape = stored.recipe, stored.shape
     return {
         "version": str(FORMAT_VERSION),
-        "codec": str(recipe.codec),
         **{name: str(getattr(shape, name)) for name in _SHAPE},
-        "num_tokens": str(recipe.num_tokens),
-        "first_position": str(recipe.first_position),
-        "last_position": str(recipe.last_position),
-        "fingerprint": recipe.fingerprint,
-        "digest": recipe.digest,
+        **{name: str(getattr(recipe, name)) for name in _RECIPE},
         **{f"{_FACT}{name}": text for name, text in stored.facts.items()},
     }
 
