@@ -114,7 +114,8 @@ def _try_linking(model: Model, tolerance: float) -> str:
         return f"it has {model.context_length} positions; {plan.stop} are needed at least"
     try:
         expected = reference_logits(plan.tokens, model).double()
-        far = _distance(_cached_logits(plan, model).double(), expected)
+        linked = linked_logits(plan, Executor(model, Store(model.shape), lambda: "self-test"))
+        far = _distance(linked.double(), expected)
     except MODEL_FAULTS as error:
         return f"attention to stored KV fails: {first_line(error)}"
     if far <= tolerance:
@@ -147,10 +148,6 @@ def _plain_ids(model: Model) -> range:
     """Return the token IDs of a model without both ends of its vocabulary, where special tokens usually are."""
     vocabulary: int = model.hf.get_input_embeddings().num_embeddings
     return range(vocabulary // 16, max(1, vocabulary - vocabulary // 16))
-
-
-def _cached_logits(plan: Plan, model: Model) -> torch.Tensor:
-    return linked_logits(plan, Executor(model, Store(model.shape), lambda: "self-test"))
 
 
 def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -5,7 +5,7 @@ A model or tokenizer that cannot be loaded raises an error that names it and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ def load_model(
     if folder is not None:
         _check_folder(folder)
     source = str(folder or name)
-    offline = folder is None and not ask_hub(source, **_where(options))
+    places = {name: options[name] for name in _WHERE if name in options}
+    offline = folder is None and not ask_hub(source, **places)
     how = {**options, "local_files_only": True} if offline else options
     try:
         with nullcontext() if folder is None else _without_progress_bars():
@@ -90,10 +91,6 @@ def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequ
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template, end_ids)
-
-
-def _where(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _WHERE if name in options}
 
 
 @contextmanager

@@ -296,7 +296,8 @@ class Model:
             raise UnsupportedModel(
                 f"{self.facts.name}: its own forward pass fails: {first_line(error)}{_mixture(self.hf)}"
             ) from error
-        tensors = [tensor for layer in cache.layers for tensor in _kv(layer)]
+        layers: Sequence[Any] = cache.layers
+        tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
         shapes = {None if tensor is None else (*tensor.shape, tensor.dtype) for tensor in tensors}
         first = next(iter(shapes))
         device = None if tensors[0] is None else tensors[0].device
@@ -342,10 +343,6 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
         )
     model.check_unchanged()
     return model
-
-
-def _kv(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return layer.keys, layer.values
 
 
 def _takes_mask_mapping(hf: PreTrainedModel) -> bool:
