@@ -126,17 +126,10 @@ def _other_encoding(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 def _merges(name: str, wrong: Callable[[torch.Tensor], torch.Tensor], **how: Any) -> None:
     """Register a fault: kernels return a wrong log-sum-exp."""
 
-    def wrongly(attend: Any) -> Any:
-        def attend_wrongly(*args: Any, **kwargs: Any) -> Any:
-            out, lse = attend(*args, **kwargs)
-            return out, wrong(lse)
-
-        return attend_wrongly
-
-    @wrapped(name, CpuBackend, "kernel", law=REFERENCE, **how)
-    def kernel(original: Any, self: Any, spec: Any) -> Any:
-        right = original(self, spec)
-        return replace(right, attend=wrongly(right.attend))
+    @wrapped(name, CpuBackend, "attend", law=REFERENCE, **how)
+    def attend(original: Any, self: Any, *args: Any) -> Any:
+        out, lse = original(self, *args)
+        return out, wrong(lse)
 
 
 _merges("partial attentions are averaged, not merged", torch.zeros_like, quick=True)
