@@ -30,7 +30,7 @@ from promptcache.decode import (
     score,
     tokenized_choices,
 )
-from promptcache.diagnostics import BYTES_ABOVE_0, InvalidValue, Unpicklable
+from promptcache.diagnostics import InvalidValue, Unpicklable
 from promptcache.encode import (
     DEFAULT_AUDIT_TOKENS,
     Audit,
@@ -331,7 +331,6 @@ class Engine(Unpicklable):
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
             options: Those of `generate` for each prompt, `seed` as well, without a streamer.
         """
-        BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
         return answer(self._requests.build_batch(prompts, self._requests.read(options)), self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
@@ -343,10 +342,7 @@ class Engine(Unpicklable):
         return Stream(self._requests.build(prompt, self._requests.read(options)), self._requests)
 
     async def agenerate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
-        """Answer a prompt in an event loop of asyncio, as `generate`, together with all other asynchronous calls.
-
-        If the task is cancelled, so is the request.
-        """
+        """Answer a prompt in an event loop of asyncio, as `generate`. If the task is cancelled, so is the request."""
         return await self._async_service.answer(prompt, self._requests.read(options))
 
     def astream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> AsyncStream:

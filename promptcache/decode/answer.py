@@ -12,7 +12,7 @@ from promptcache.decode.completion import Completion
 from promptcache.decode.job import job_of
 from promptcache.decode.request import Request
 from promptcache.decode.scheduler import Scheduler
-from promptcache.diagnostics import Cancelled
+from promptcache.diagnostics import BYTES_ABOVE_0, Cancelled, InvalidValue
 from promptcache.encode import CHUNK_TOKENS, Executor
 from promptcache.settings import ServiceLimits
 
@@ -29,8 +29,10 @@ def answer(
         batch_bytes: Limit of the KV that running requests add themselves. One request always fits.
 
     Raises:
+        InvalidValue: `batch_bytes` is not a number of bytes.
         The first error of any request. The others are ended.
     """
+    BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
     completions: dict[int, Completion] = {}
     errors: list[BaseException] = []
 
