@@ -107,10 +107,7 @@ class AsyncStream(Unpicklable, AsyncIterator[str]):
                     item = await self._asked.next()
                     if isinstance(item, Completion):
                         self.completion, self._over = item, True
-                        piece = self._pieces.finish(item.token_ids)
-                    else:
-                        piece = self._pieces.add(item.token_id if isinstance(item, TokenLogprobs) else item)
-                    if piece:
+                    if piece := self._pieces.add(item):
                         return piece
             except BaseException:
                 await self.aclose()

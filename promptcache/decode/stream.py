@@ -32,14 +32,13 @@ class AnswerPieces:
         self._text = IncrementalText(text)
         self._split = split
 
-    def add(self, token_id: int) -> str:
-        """Add a token and return the text of the answer that is certain now."""
+    def add(self, item: int | TokenLogprobs | Completion) -> str:
+        """Add what a listener gets, and return the text of the answer that is certain now; at the end, the rest."""
+        if isinstance(item, Completion):
+            rest = self._text.finish(whole_text(self._decode, item.token_ids))
+            return self._answer(self._split.add(rest)) + self._answer(self._split.rest())
+        token_id = item.token_id if isinstance(item, TokenLogprobs) else item
         return self._answer(self._split.add(self._text.add(token_id)))
-
-    def finish(self, token_ids: Sequence[int]) -> str:
-        """Return the rest of the answer, whose tokens are these."""
-        rest = self._text.finish(whole_text(self._decode, token_ids))
-        return self._answer(self._split.add(rest)) + self._answer(self._split.rest())
 
     def _answer(self, part: SplitText) -> str:
         self.reasoning += part.reasoning
@@ -99,10 +98,7 @@ class Stream(Unpicklable, Iterator[str]):
                     self.close()
                     if self._on_end is not None:
                         self._on_end(item)
-                    piece = self._pieces.finish(item.token_ids)
-                else:
-                    piece = self._pieces.add(item.token_id if isinstance(item, TokenLogprobs) else item)
-                if piece:
+                if piece := self._pieces.add(item):
                     return piece
         raise StopIteration
 

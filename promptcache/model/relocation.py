@@ -278,15 +278,11 @@ def _rotations(model: ModelLayers, near: torch.Tensor, shift: int) -> list[Rotat
             continue
         cos, sin = cos[:, own], sin[:, own]
         width = 2 * cos.shape[1]
-        if width > model.shape.head_dim or any(_are_equal((cos, sin), each) for each in known):
+        if width > model.shape.head_dim or any(all(map(torch.equal, (cos, sin), each)) for each in known):
             continue
         known.append((cos, sin))
         found += [Rotation(angles=angles, own=own, width=width, is_interleaved=each) for each in (False, True)]
     return found
-
-
-def _are_equal(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bool:
-    return all(map(torch.equal, left, right))
 
 
 def _one_for_each_pair(cos: torch.Tensor) -> slice:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any
 
-import torch
 from transformers import GenerationMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -18,7 +17,7 @@ from promptcache.diagnostics import UnsupportedModel
 _PINNED = "pinned"
 
 
-def pin_rope(model: torch.nn.Module, context_length: int) -> str:
+def pin_rope(model: Any, context_length: int) -> str:
     """Fix the length-dependent rotary frequencies of `model` at those for `context_length` positions, in place.
 
     Returns:
@@ -26,14 +25,9 @@ def pin_rope(model: torch.nn.Module, context_length: int) -> str:
     """
     regimes = {_pin(module, context_length) for module in model.modules() if hasattr(module, "rope_type")}
     regime = "; ".join(sorted(regime for regime in regimes if regime))
-    if regime:
-        _keep_cache(model)
+    if regime:  # `generate` does not drop the cache where the stock frequencies would change, as it does for Phi-3
+        model.prepare_inputs_for_generation = MethodType(GenerationMixin.prepare_inputs_for_generation, model)
     return regime
-
-
-def _keep_cache(model: Any) -> None:
-    """Stop `generate` from dropping the cache where the stock frequencies would change, as it does for Phi-3."""
-    model.prepare_inputs_for_generation = MethodType(GenerationMixin.prepare_inputs_for_generation, model)
 
 
 def _pin(rotary: Any, context_length: int) -> str:
