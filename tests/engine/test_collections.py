@@ -87,22 +87,6 @@ def test_variants_and_levels_are_right(data: st.DataObject, schema: CheckedSchem
         assert [*behind[: len(named)]] == named
 
 
-def test_members_that_do_not_see_the_previous_one_are_passed_over() -> None:
-    """They come in any order, so a module behind them sees the module before them; a collection inherits no context."""
-    engine = asking.engine_of(
-        schema='<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module>'
-        '<collection name="notes"><module name="x">xi</module><module name="y">ypsilon</module></collection>'
-        '<module name="c">gamma</module></schema>'
-    )
-    with_member, without = (
-        engine.plan(f'<prompt schema="s"><a/><b/>{members}<c/>?</prompt>').reused[-1].source
-        for members in ("<notes><y/><x/></notes>", "")
-    )
-
-    assert with_member.encoding == without.encoding
-    assert engine._catalog.find("s").schema.modules["notes"].context is Context.GUARANTEED
-
-
 @pytest.mark.law
 @given(data=st.data(), schema=SCHEMAS | collection_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples())
@@ -121,19 +105,6 @@ def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSch
         is_pair = piece.run.module and selection.module(piece.run.module).context is Context.PREVIOUS
         if not (selection.members and is_pair):
             assert piece.source.encoding in warmed
-
-
-def test_pairs_are_encoded_once() -> None:
-    """A new prompt whose neighbours have stood together encodes nothing, also of a schema with another module."""
-    engine = engine_of()
-    for modules in ("ab", "bc", "cf", "bf", "fx", "xy"):
-        engine.generate(prompt(modules), **GREEDY)
-
-    assert engine.generate(prompt("abcf"), **GREEDY).usage.num_encoded_tokens == 0
-    assert engine.generate(prompt("bcfxy"), **GREEDY).usage.num_encoded_tokens == 0
-    assert engine.generate(prompt("af"), **GREEDY).usage.num_encoded_tokens == len("\nzeta")
-    engine.add_schema(SCHEMA.replace("gamma", "delta"))
-    assert engine.generate(prompt("abf"), **GREEDY).usage.num_encoded_tokens == 0
 
 
 def test_warmed_pairs_are_not_encoded_again() -> None:

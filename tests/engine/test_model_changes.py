@@ -108,16 +108,6 @@ def test_models_in_one_folder_never_share_kv() -> None:
     assert len({*first.values(), *again.values()}) == len(CHANGES) + len(OWN_CODE)
 
 
-@pytest.mark.parametrize("name", OWN_CODE)
-def test_no_other_engine_finds_the_kv_of_own_code(name: str) -> None:
-    """An engine over the same model has another fingerprint, too; that of one engine stays."""
-    hf = adapted()
-    CHANGES[name](hf)
-    one = Model(hf)
-
-    assert one.fingerprint == one.fingerprint != Model(hf).fingerprint
-
-
 @pytest.mark.law
 @pytest.mark.long
 def test_any_changes_and_restarts_change_no_answer() -> None:
