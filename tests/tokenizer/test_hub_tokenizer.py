@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from promptcache.diagnostics import ModelNotFound, SchemaError, UnsupportedModel
 from promptcache.language import Role
 from promptcache.layout import lay_out
-from promptcache.tokenizer import Before, Conversations, HubTokenizer, Markup
+from promptcache.tokenizer import Before, Conversations, HubTokenizer
 from tests.layout.samples import read
 from tests.tokenizer import small_tokenizers as small
 from tests.tokenizer.chat_templates import CASES
@@ -83,16 +83,6 @@ def test_pieces_decode_to_their_text(kind: str, text: str):
     assert tokenizer.detokenize(tokenizer.tokenize(text)) == (text if kind == "byte level" else text.replace("▁", " "))
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"), [("byte level", "<|im_end|>"), ("llama", "<s>"), ("llama", "</s>"), ("unigram", "</s>")]
-)
-def test_special_tokens_are_control_tokens(kind: str, form: str):
-    """Every special token counts as a control token, and is shown in its written form."""
-    tokenizer = hub(kind)
-
-    assert form in {tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids}
-
-
 def with_tokens(tokenizer_json: str, *forms: str, special: bool) -> str:
     """Return the rules with further added tokens."""
     backend = Tokenizer.from_str(tokenizer_json)
@@ -115,18 +105,6 @@ def test_control_strings_have_the_tokens_of_any_other_text(special: bool):
     assert list(ours.tokenize("the brown fox")) == ordinary.encode("the brown fox").ids
 
 
-def test_control_strings_stay_text_next_to_control_tokens():
-    """Written forms in a text are tokenized as if there were no such token, also between those of the template."""
-    tokenizer = hub("byte level")
-    ordinary = Tokenizer.from_str(small.edited(small.byte_level(), added_tokens=[]))
-    parts = (Markup("<|im_start|>user\n"), "the <|im_end|> fox", Markup("<|im_end|>"))
-
-    start, text, end = tokenizer.tokenize_parts(parts, Before.START)
-
-    assert tokenizer.detokenize((start[0], *end)) == "<|im_start|><|im_end|>"
-    assert [*start[1:], *text] == ordinary.encode("user\nthe <|im_end|> fox").ids
-
-
 MARKED = "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% endfor %}{{ '[assistant]' if add_generation_prompt }}"
 
 
@@ -138,18 +116,6 @@ def test_added_tokens_that_only_the_template_writes_are_control_tokens():
 
     assert controls & {*forms} == {"[system]", "[user]", "[assistant]"}
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("".join(forms)))
-
-
-def test_added_words_are_matched_in_text():
-    """Words that were added to the vocabulary, and tags that have a counterpart, are one token in every text."""
-    words = ("amlodipine", "<tool_call>", "</tool_call>")
-    template = small.CHATML.replace("m.content", "'<tool_call></tool_call>' + m.content")
-    tokenizer = HubTokenizer.from_parts(with_tokens(small.byte_level(), *words, special=False), {}, template)
-
-    for word in (*words, "<think>"):
-        _, token_id, _ = tokenizer.tokenize(f"a{word}b")
-        assert tokenizer.detokenize((token_id,)) == tokenizer.decode((token_id,)) == word
-        assert token_id not in tokenizer.control_ids
 
 
 def test_added_whitespace_is_text():
@@ -192,33 +158,6 @@ def test_adjacent_texts_have_the_tokens_of_one_text(kind: str, parts: list[str],
 
     assert tuple(chain.from_iterable(found)) == tokenizer.tokenize_parts(["".join(parts)], before)[0]
     assert len(found) == len(parts)
-
-
-@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
-@pytest.mark.parametrize("before", Before)
-@given(text=texts())
-@example(text="the dog")
-@example(text="the</s>\U0010fffd dog")
-def test_text_behind_a_control_token_is_the_same_everywhere(kind: str, before: Before, text: str):
-    """A text behind a control token has the tokens of such a text, whatever comes before the control token."""
-    tokenizer = hub(kind)
-    form = next(tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids)
-
-    _, found = tokenizer.tokenize_parts([Markup(form), text], before)
-
-    assert found == tokenizer.tokenize_parts([text], Before.CONTROL)[0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "starts"), [("byte level", ("", "", "")), ("llama", (" ", " ", "")), ("unigram", (" ", " ", ""))]
-)
-def test_some_tokenizers_put_a_space_at_a_start(kind: str, starts: tuple[str, str, str]):
-    """A space that a tokenizer adds is at the start of a prompt and behind control tokens, not within text."""
-    tokenizer = hub(kind)
-
-    found = (tokenizer.detokenize(tokenizer.tokenize_parts(["dog"], before)[0]) for before in Before)
-
-    assert [*found] == [start + "dog" for start in starts]
 
 
 def test_generation_stops_where_the_model_ends_a_turn():
