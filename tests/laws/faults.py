@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -18,19 +17,6 @@ Hit: TypeAlias = Callable[[str], bool]
 def always(_: str) -> bool:
     """Hit every key."""
     return True
-
-
-def after(num_calls: int) -> Hit:
-    """Return a rule that chooses every key after it was asked `num_calls` times."""
-    lock, asked = threading.Lock(), 0
-
-    def hit(key: str) -> bool:
-        nonlocal asked
-        with lock:
-            asked += 1
-            return asked > num_calls
-
-    return hit
 
 
 class FaultyStore(Store):
