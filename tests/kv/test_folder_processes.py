@@ -14,8 +14,8 @@ import pytest
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv import FileTier, Store
 from promptcache.kv.files import tier as tier_module
-from tests.kv.processes import context, finish, kill_at_random, start
-from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, small, write
+from tests.kv.processes import context, kill_at_random, start
+from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, write
 
 ALL = [random_stored(recipe(f"large {number}", 200 + 100 * number), shape(), seed=number) for number in range(8)]
 BUDGET = sum(map(file_bytes, ALL)) // 2
@@ -215,33 +215,3 @@ def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{two}.lock"]
         with store_over(tmp_path).claim([[two]], 0) as claimed:
             assert not claimed
-
-
-def warm(folder: str, made: object) -> None:
-    """Write each missing encoding as the engine does: claim, look again, compute, write."""
-    tier, store = FileTier(folder), store_over(folder)
-    for each in WARMED:
-        key = each.recipe.key
-        if read(tier, key) is None:
-            with store.claim([[key]], 60):
-                if read(tier, key) is None:
-                    time.sleep(0.005)  # time to encode
-                    made.put(key)  # type: ignore[attr-defined]
-                    write(tier, each)
-
-
-WARMED = [small(f"warmed {number}") for number in range(40)]
-
-
-@pytest.mark.process
-def test_processes_share_the_work_of_warming(tmp_path: Path) -> None:
-    """Processes that warm the same encodings compute each of them once."""
-    made = context().SimpleQueue()
-    children = [start(warm, str(tmp_path), made) for _ in range(3)]
-    for child in children:
-        finish(child)
-
-    keys = []
-    while not made.empty():
-        keys.append(made.get())
-    assert sorted(keys) == sorted(each.recipe.key for each in WARMED)
