@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from promptcache.answers import TokenLogprobs
-from promptcache.decode import Completion, Service, ServiceLimits, ServiceObserver, Ticket, decoder
+from promptcache.decode import Completion, Service, ServiceLimits, Ticket, decoder
 from promptcache.decode.sampling import SampledRow, candidates, penalized, sample
 from promptcache.decode.scheduler import Scheduler, num_admitted
 from promptcache.decode.service import MAX_FAILED_STEPS, ServiceState
@@ -600,38 +600,6 @@ def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, cap
 
 def _fail(*_: Any, **__: Any) -> Any:
     raise ArithmeticError("on purpose")
-
-
-class Figures(ServiceObserver):
-    """An observer that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.waited: list[float] = []
-        self.rows: list[int] = []
-
-    def admitted(self, waited_s: float) -> None:
-        """Keep the time."""
-        self.waited.append(waited_s)
-
-    def stepped(self, step_s: float, num_rows: int) -> None:
-        """Keep the rows."""
-        assert step_s > 0
-        self.rows.append(num_rows)
-
-
-@pytest.mark.parametrize("max_rows", [1, 4])
-def test_an_observer_gets_each_request_and_each_step(max_rows: int) -> None:
-    """Each request is admitted once, and no step has more rows than the limit; one row takes a step for each token."""
-    figures = Figures()
-    made = engine().service(ServiceLimits(max_rows=max_rows), observer=figures)
-    asked = [ask(made, PROMPTS[2], max_new_tokens=5, do_sample=False)[0] for _ in range(6)]
-    generated = sum(len(each.result(30).token_ids) for each in asked)
-    made.close()
-
-    assert len(figures.waited) == 6
-    assert min(figures.waited) >= 0
-    assert sum(figures.rows) >= generated
-    assert max(figures.rows) <= max_rows
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(ServiceLimits)])
