@@ -116,7 +116,7 @@ def broken_schemas(codes: Collection[str] | None = None) -> SearchStrategy[Broke
     return schema_faults.broken_schemas(schema_files(), codes)
 
 
-def filler_of(parameter: Parameter) -> str:
+def _filler_of(parameter: Parameter) -> str:
     """Return the text that a slot holds when its module is encoded."""
     return (parameter.default or "") if parameter.placeholder is None else parameter.placeholder
 
@@ -124,10 +124,10 @@ def filler_of(parameter: Parameter) -> str:
 def _filler_arguments(schema: CheckedSchema) -> dict[Key, str]:
     """Return the arguments that leave every slot of every module at its filler."""
     return {
-        (owner, name): filler_of(parameter)
+        (owner, name): _filler_of(parameter)
         for owner, parameters in schema.parameters.items()
         for name, parameter in parameters.items()
-        if parameter.required or filler_of(parameter) != (parameter.default or "")
+        if parameter.required or _filler_of(parameter) != (parameter.default or "")
     }
 
 

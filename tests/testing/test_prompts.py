@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import CheckedSchema, Selection, count_combinations, parse_prompt, resolve_prompt
-from promptcache.layout import Level, Plan, lay_out, make_plan, run_variants
+from promptcache.language import parse_prompt, resolve_prompt
 from promptcache.testing import ByteTokenizer, arguments
 from promptcache.testing.selection import distinct_selections, list_selections
 from tests import strategies
 from tests.conftest import law_examples
-from tests.strategies import filler_of
+from tests.layout.samples import plan_selection
 from tests.testing.features import PROMPT_FEATURES, prompt_features
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE, checked
@@ -21,12 +20,6 @@ from tests.testing.samples import RICH, WIDE, checked
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 
 rich, wide = checked(RICH), checked(WIDE)
-
-
-def planned(selection: Selection) -> Plan:
-    """Plan a prompt with the byte tokenizer."""
-    layout = lay_out(selection.schema, ByteTokenizer())
-    return make_plan(selection, layout, run_variants(layout), ByteTokenizer())
 
 
 @settings(max_examples=law_examples())
@@ -38,19 +31,7 @@ def test_prompts_are_valid(data: st.DataObject) -> None:
     selection = data.draw(strategies.prompts(schema))
 
     assert frozenset(selection.modules) in (list_selections(schema) or ())
-    assert planned(selection).new
-
-
-@settings(max_examples=law_examples(0.5))
-@given(schema=strategies.schemas())
-def test_listed_selections_are_all_there_are(schema: CheckedSchema) -> None:
-    """The listed selections break no rule, differ, are as many as counting finds, and begin with the smallest."""
-    listed = list_selections(schema)
-
-    assert listed is not None
-    assert not any(list(schema.rules.broken({"", *modules})) for modules in listed)
-    assert len(set(listed)) == len(listed) == count_combinations(schema.rules).number
-    assert [*map(len, listed)] == sorted(map(len, listed))
+    assert plan_selection(selection).new
 
 
 def test_every_form_occurs() -> None:
@@ -101,21 +82,6 @@ def test_pairs_use_different_modules(data: st.DataObject) -> None:
     texts = [{(slot.module, slot.parameter): slot.text for slot in one.arguments} for one in (first, second)]
     shared = {(owner, name) for owner, name in texts[0] if not owner or owner in second.modules}
     assert all(texts[0][key] == texts[1].get(key) for key in shared)
-
-
-@settings(max_examples=law_examples(0.5))
-@given(data=st.data())
-def test_exact_prompts_are_exact(data: st.DataObject) -> None:
-    """A prompt that leaves every slot of an exact schema at its filler is answered exactly."""
-    schema = data.draw(strategies.exact_schemas())
-
-    selection = data.draw(strategies.exact_prompts(schema))
-
-    slots = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
-    for owner, parameters in schema.parameters.items():
-        for name, parameter in parameters.items():
-            assert slots.get((owner, name), parameter.default or "") == filler_of(parameter)
-    assert planned(selection).level is Level.EXACT
 
 
 @settings(max_examples=law_examples(0.2))

@@ -17,10 +17,8 @@ from promptcache.layout import lay_out, run_variants
 from promptcache.testing import ByteTokenizer
 from tests.conftest import law_examples
 from tests.laws.checker_laws import content, files_are_one_schema
-from tests.laws.laws import BrokenLaw, without_places
-from tests.laws.subject import Subject
+from tests.laws.laws import without_places
 from tests.strategies import SchemaFiles, invalid_prompts, schema_files
-from tests.strategies.split_files import FileWish, divide
 from tests.testing.occurring import occurring
 
 _PATHS = (
@@ -46,22 +44,6 @@ def test_files_are_as_if_they_were_written_in_place(written: SchemaFiles) -> Non
 
     assert without_places(divided.runs) == without_places(whole.runs)
     assert run_variants(divided) == run_variants(whole)
-
-
-def test_a_module_that_moves_twice_has_the_options_of_its_last_file() -> None:
-    """The piece says of a module what the innermost file says, not what one on the way to it said."""
-    root = etree.fromstring('<schema name="s"><module name="a">a<parameter name="p" length="1"/></module></schema>')
-    wishes = [wish(options={"separator": separator}) for separator in ("", " ")]
-
-    written = divide(root, wishes, indented=False)
-
-    assert 'separator=" "' in written.whole
-    files_are_one_schema(written)
-
-
-def wish(options: dict[str, str]) -> FileWish:
-    """Return the wish for a file of the first module, with these options and nothing else."""
-    return FileWish(of_text=False, number=0, deep=False, options=options, rules=False)
 
 
 @pytest.mark.law
@@ -124,45 +106,3 @@ def features(written: SchemaFiles) -> Iterator[str]:
         where = "file" if name else "schema"
         root = etree.fromstring(text)
         yield from (f"{where}: {path}" for path in _PATHS if root.xpath(path))
-
-
-def test_a_schema_that_means_something_else_breaks_the_law() -> None:
-    """Files that say another thing than the document are reported with all of their text."""
-    part = '<schema name="s"><module name="a">x</module></schema>'
-    written = SchemaFiles(
-        xml='<schema name="s"><include href="part.xml"/></schema>',
-        files={"part.xml": part},
-        whole=part.replace("x", "y"),
-    )
-
-    with pytest.raises(BrokenLaw, match=r"(?s)other than .*y.*schema: .*file part\.xml: "):
-        files_are_one_schema(written)
-
-
-def test_a_drawn_schema_has_the_texts_of_its_files() -> None:
-    """A subject of a schema that was read with its files still has their texts, byte by byte."""
-    written = SchemaFiles(
-        xml='<schema name="s"><include href="more/part.xml"/></schema>',
-        files={
-            "more/part.xml": '<schema name="s"><module name="a" src="text.txt"/></schema>',
-            "more/text.txt": "\ufeff\ufeffLow < high.\r\n",
-        },
-        whole='<schema name="s"><module name="a"><text>\ufeffLow &lt; high.&#13;\n</text></module></schema>',
-    )
-
-    files_are_one_schema(written)
-    assert Subject(written.checked()).folder == {"more/text.txt": "\ufeff\ufeffLow < high.\r\n"}
-
-
-def test_scaffolds_of_a_file_stay_where_it_is_included() -> None:
-    """In a module, a file's scaffold comes before those declared later, also if that module is in a turn."""
-    modules = '<module name="a">a</module><module name="b">b</module><scaffold modules="a b"/>'
-    around = '<schema name="s"><user><module name="m">{}</module></user><scaffold modules="m/b m/a"/></schema>'
-
-    files_are_one_schema(
-        SchemaFiles(
-            xml=around.format('<include href="part.xml"/>'),
-            files={"part.xml": f'<schema name="s">{modules}</schema>'},
-            whole=around.format(modules),
-        )
-    )
