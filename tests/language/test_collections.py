@@ -71,23 +71,6 @@ def test_members_have_final_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "inside",
-    [
-        "<notes><cook/><gate/></notes>",
-        '<use module="notes"><use module="cook"/><gate/></use>',
-        '<use module="notes/cook"/><use module="/notes/gate"/>',
-    ],
-)
-def test_members_keep_the_order_of_the_prompt(inside: str) -> None:
-    """Members are named as modules are, and stand behind their collection in the order written."""
-    selection = resolve_prompt(parse_prompt(f'<prompt schema="kb">{inside}<end/><tone/></prompt>'), checked())
-
-    assert selection.modules == ("tone", "notes", "notes/cook", "notes/gate", "end")
-    assert [*selection.members] == ["notes/cook", "notes/gate"]
-    assert selection.module("notes/cook").parent == "notes"
-
-
-@pytest.mark.parametrize(
     ("inside", "message"),
     [
         ("<notes><coook/></notes>", "PC401 collection 'notes' has no member 'coook'"),
