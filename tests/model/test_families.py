@@ -81,44 +81,26 @@ def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     ("family", "placement"),
     [*((name, None) for name in FAMILIES), ("llama", Placement.FIXED), ("gpt-oss", Placement.FIXED)],
 )
-def test_cached_logits_are_the_reference(family: str, placement: Placement | None) -> None:
-    """Cached logits equal the reference within 1e-5 in float32, with an argument, a union, a gap and a scaffold."""
+def test_cached_logits_are_the_reference(
+    family: str, placement: Placement | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cached logits equal the reference within 1e-5 in float32, with an argument, a union, a gap and a scaffold.
+
+    So they do with any repair, and in modules that take several forward passes. With repair "all", they equal those of
+    one causal pass over the same tokens and positions.
+    """
     model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT, family=family, placement=placement)
+    for repair in ("slots", "none", "first-2", "first-50%", "all"):
+        plan = plan_for(PROMPT, repair, family, placement)
+        found = cached_logits(plan, model)
+        assert distance(found, reference_logits(plan.tokens, model)) < 1e-5, repair
+    assert (plan.level, plan.num_repaired_tokens > 0) == (Level.EXACT, True)
+    assert distance(found, plain_logits(plan.tokens, model)) < 1e-5
 
-    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
-
-
-@pytest.mark.parametrize("family", usual_families())
-def test_modules_longer_than_a_chunk_are_the_reference(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules that take several forward passes, with windows that reach from one into another, change nothing."""
     monkeypatch.setattr(encode, "CHUNK_TOKENS", 5)
-    model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT, family=family)
+    plan = plan_for(PROMPT, family=family, placement=placement)
     assert max(part.encoding.num_tokens for part in plan.tokens.parts) > 3 * 5
-
     assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
-
-
-@pytest.mark.parametrize("repair", ["none", "first-2", "first-50%"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3, text", "gpt-oss"])
-def test_repaired_logits_are_the_reference(family: str, repair: str) -> None:
-    """With any repair, cached logits equal the reference, also under windows and with sinks."""
-    model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT, repair)
-
-    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
-
-
-@pytest.mark.parametrize("family", usual_families())
-def test_a_full_repair_is_plain_prefill(family: str) -> None:
-    """With repair "all", cached logits equal those of one causal pass over the same tokens and positions."""
-    model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT, "all", family)
-
-    assert plan.level is Level.EXACT
-    assert plan.num_repaired_tokens > 0
-    assert distance(cached_logits(plan, model), plain_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("family", usual_families())
@@ -132,18 +114,20 @@ def test_wrong_positions_show(family: str) -> None:
     assert distance(reference_logits(other.tokens, model), reference_logits(plan.tokens, model)) > 1e-4
 
 
+def of_reference(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
+    """Return the most probable tokens of the reference, each given the ones before it."""
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < num_tokens:
+        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
+    return tokens
+
+
 @pytest.mark.parametrize("family", usual_families())
 def test_generated_tokens_continue_the_reference(family: str) -> None:
     """Each greedy token is the reference's own next token, given the ones before it."""
-    model = model_of(family, torch.float64)
-    plan = plan_for(PROMPT, family=family)
+    model, plan = model_of(family, torch.float64), plan_for(PROMPT, family=family)
 
-    made = greedy(model, plan, 6)
-
-    tokens: tuple[int, ...] = ()
-    while len(tokens) < 6:
-        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
-    assert made == tokens
+    assert greedy(model, plan, 6) == of_reference(model, plan, 6)
 
 
 def test_longrope_answers_continue_beyond_the_original_length() -> None:
@@ -155,12 +139,7 @@ def test_longrope_answers_continue_beyond_the_original_length() -> None:
     num_tokens = model.hf.config.original_max_position_embeddings - plan.num_new_tokens + 12
     assert 12 < num_tokens < 40
 
-    made = greedy(model, plan, num_tokens)
-
-    tokens: tuple[int, ...] = ()
-    while len(tokens) < num_tokens:
-        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
-    assert made == tokens
+    assert greedy(model, plan, num_tokens) == of_reference(model, plan, num_tokens)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
