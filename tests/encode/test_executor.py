@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.diagnostics import Cancelled, UnknownSchema
@@ -19,15 +17,13 @@ from promptcache.encode.encode import Chain, compute
 from promptcache.encode.executor import Executor, Fetched
 from promptcache.kv import KV, FileTier, KVMemory, Store
 from promptcache.language import check_schema, parse_schema
-from promptcache.layout import Encoding, RequestTokens
+from promptcache.layout import Encoding
 from promptcache.model.model import Model
-from promptcache.model.reference import reference_logits
 from promptcache.planning import ServedSchema, serve_schema
-from promptcache.rows import Batch
 from promptcache.rows.coalesce import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
+from tests.laws.faults import RefusingStore, always
 
 MODEL = tiny_model()
 
@@ -35,13 +31,6 @@ MODEL = tiny_model()
 def executor(copies: Copies | None = None) -> Executor:
     """The model with an empty store."""
     return Executor(MODEL, Store(MODEL.shape), lambda: "tiny", copies)
-
-
-def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
-    """Return the logits `[N, V]` of the new tokens of a request without a plan."""
-    kv_of = by.fetch(part.encoding for part in tokens.parts).kv_of
-    batch = Batch(by.model, by.copies)
-    return batch.step([(batch.join(tokens, kv_of), tokens.token_ids)], num_last=None)
 
 
 def state_of(xml: str) -> ServedSchema:
@@ -201,16 +190,13 @@ def test_a_removed_schema_is_gone() -> None:
             call("one")
 
 
-@given(shifts=st.lists(st.integers(0, 3000), min_size=1, max_size=3), coalesced=st.booleans())
-def test_shifted_parts_are_the_reference(shifts: list[int], coalesced: bool) -> None:
-    """One encoding at several places of a request, with its context elsewhere, gives the logits of the reference."""
-    context = Encoding(token_ids=(7, 8), position_ids=(0, 1))
-    each = Encoding(token_ids=(1, 2, 3), position_ids=(2, 3, 4), context=(context.whole,))
-    places = [10 + 4 * number + sum(shifts[: number + 1]) for number in range(len(shifts))]
-    tokens = RequestTokens(
-        parts=tuple(each.whole.at(place) for place in places), token_ids=(4, 5), position_ids=(9, places[-1] + 3)
-    )
+def test_a_refusal_of_a_store_costs_no_answer() -> None:
+    """KV that a store refuses serves its own request, which names the fault. The next one encodes it again."""
+    wanted = state_of('<schema name="s">Root.<module name="a">A text.</module></schema>').encodings
+    made = Executor(MODEL, RefusingStore(Store(MODEL.shape), always), lambda: "tiny")
+    first, again = made.fetch(wanted), made.fetch(wanted)
 
-    logits = linked(tokens, executor(Copies(MODEL) if coalesced else None))
-
-    assert distance(logits, reference_logits(tokens, MODEL)) < 1e-10
+    assert first.encoded == again.encoded == {*wanted}
+    assert all("refused" in fault for fault in first.faults)
+    for each, kv in executor().fetch(wanted).kv_of.items():
+        assert torch.equal(first.kv_of[each].keys, kv.keys)
