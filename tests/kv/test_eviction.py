@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -80,6 +82,19 @@ class Model(RuleBasedStateMachine):
 
 Model.TestCase.settings = settings(max_examples=law_examples(0.4))
 TestModel = pytest.mark.law(Model.TestCase)
+
+
+def test_bookkeeping_does_not_grow_with_uses() -> None:
+    """The size of the bookkeeping depends on the stored keys only."""
+    policy, chance = GreedyDual[str](), random.Random(0)
+    for number in range(5_000):
+        policy.add(str(number), 1, 1.0)
+        policy.touch(str(chance.randrange(number + 1)))
+        if number >= 10:
+            policy.remove(str(number - 10))
+
+    assert len(policy) == 10
+    assert len(policy._queue) < 100
 
 
 def test_later_tokens_cost_more() -> None:

@@ -70,6 +70,16 @@ def test_the_budget_holds_after_every_system_call(tmp_path: Path) -> None:
     assert max(seen) > THIRD / 2
 
 
+def test_an_encoding_as_large_as_the_budget_fits(tmp_path: Path) -> None:
+    """An encoding of exactly the budget's size fits, and one that is a byte larger does not, which evicts nothing."""
+    for budget_bytes, left in ((SIZES["h"], "h"), (SIZES["h"] - 1, "a")):
+        tier = FileTier(tmp_path / str(budget_bytes), budget_bytes=budget_bytes)
+
+        assert write(tier, ALL["a"])
+        assert write(tier, ALL["h"]) is (left == "h")
+        assert list(tier.keys()) == [KEYS[left]]
+
+
 def test_an_eviction_that_fails_in_the_middle_is_only_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a file cannot be removed, the ones before it are evicted, and the next write counts right."""
     tier = FileTier(tmp_path, budget_bytes=sum(SIZES[name] for name in "abh"))
