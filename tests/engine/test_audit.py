@@ -90,16 +90,6 @@ def test_the_distance_is_that_of_the_reference_from_the_models_own_forward(
     assert found.answer == own.text
 
 
-def test_repair_brings_a_request_nearer(engine: Engine) -> None:
-    """An audit takes the setting of the request; computed again, a prompt has no distance."""
-    engine.add_schema(f'<schema name="s">{APART}</schema>')
-    prompt = '<prompt schema="s"><a/><b/>?</prompt>'
-    apart, again = engine.audit(prompt), engine.audit(prompt, repair="all")
-
-    assert (apart.level, again.level) == (Level.MODULAR, Level.EXACT)
-    assert again.divergence < NOISE < apart.divergence
-
-
 BYTES, LLAMA_LIKE = JoiningTokenizer(), HubTokenizer.from_parts(llama_like(), {})
 
 

@@ -68,15 +68,6 @@ def test_kept_plans_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plans[0]() is None
 
 
-def test_plans_of_several_repairs_are_kept_apart() -> None:
-    """The same text with another repair is another plan, and each is cached."""
-    plans = {repair: ENGINE.plan(BOTH, repair=repair) for repair in (None, "none", "first-1", "all")}
-
-    assert [str(plan.repair) for plan in plans.values()] == ["slots", "none", "first-1", "all"]
-    assert [plan.num_repaired_tokens for plan in plans.values()] == [0, 0, 1, len("\ntwo")]
-    assert all(ENGINE.plan(BOTH, repair=repair) is plan for repair, plan in plans.items())
-
-
 @pytest.mark.parametrize(
     ("stated", "own", "repair"),
     [
