@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer
 
 from promptcache.diagnostics import ModelNotFound, SchemaError, UnsupportedModel
 from promptcache.language import Role
@@ -81,69 +80,6 @@ def test_pieces_decode_to_their_text(kind: str, text: str):
     tokenizer = hub(kind)
 
     assert tokenizer.detokenize(tokenizer.tokenize(text)) == (text if kind == "byte level" else text.replace("▁", " "))
-
-
-def with_tokens(tokenizer_json: str, *forms: str, special: bool) -> str:
-    """Return the rules with further added tokens."""
-    backend = Tokenizer.from_str(tokenizer_json)
-    backend.add_tokens([AddedToken(form, special=special, normalized=False) for form in forms])
-    return backend.to_str()
-
-
-@pytest.mark.parametrize("special", [True, False])
-def test_control_strings_have_the_tokens_of_any_other_text(special: bool):
-    """The written form of a control token is tokenized as if there were no such token.
-
-    A token that is not special is a control token if the template writes it around turns.
-    """
-    bare = small.edited(small.byte_level(), added_tokens=[])
-    template = small.CHATML if special else small.CHATML.replace("<|im_end|>", "brown")
-    ours = HubTokenizer.from_parts(with_tokens(bare, "brown", special=special), {}, template)
-    ordinary = Tokenizer.from_str(bare)
-
-    assert ours.detokenize([*ours.control_ids]) == "brown"
-    assert list(ours.tokenize("the brown fox")) == ordinary.encode("the brown fox").ids
-
-
-MARKED = "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% endfor %}{{ '[assistant]' if add_generation_prompt }}"
-
-
-def test_added_tokens_that_only_the_template_writes_are_control_tokens():
-    """Markers of turns that are not special are control tokens, those of system turns and of answers included."""
-    forms = ("[system]", "[user]", "[assistant]", "[other]")
-    tokenizer = HubTokenizer.from_parts(with_tokens(small.byte_level(), *forms, special=False), {}, MARKED)
-    controls = {tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids}
-
-    assert controls & {*forms} == {"[system]", "[user]", "[assistant]"}
-    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("".join(forms)))
-
-
-def test_added_whitespace_is_text():
-    """Runs of spaces among the added tokens stay usable: they are text, and the model knows code by them."""
-    tokenizer = hub("byte level")
-
-    assert len(tokenizer.tokenize("    ")) == 1
-    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("    "))
-
-
-@pytest.mark.parametrize(
-    ("tokenizer_json", "config", "template", "bos"),
-    [
-        (small.byte_level(), {"bos_token": "<|endoftext|>"}, None, ""),
-        (small.llama_like(), LLAMA, None, "<s>"),
-        (small.llama_like(), {}, None, "<s>"),
-        (small.edited(small.llama_like(), post_processor=None), LLAMA, None, ""),
-        (small.edited(small.llama_like(), post_processor=None), LLAMA, CASES["llama 2"].source, ""),
-        (small.unigram(), {"bos_token": "<s>"}, None, ""),
-        (small.word_piece(), {}, None, "[CLS]"),
-    ],
-)
-def test_bos_is_what_the_model_puts_first(tokenizer_json, config, template, bos):
-    """BOS of a text comes from the post-processor. A BOS that only the template writes is not put before a text."""
-    tokenizer = HubTokenizer.from_parts(tokenizer_json, config, template)
-
-    assert tokenizer.detokenize(tokenizer.bos_ids) == bos
-    assert len(tokenizer.bos_ids) == bool(bos)
 
 
 @pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
