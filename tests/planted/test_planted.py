@@ -67,3 +67,9 @@ def test_there_are_enough() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 40
     assert len(QUICK) >= 5
     assert {fault.law for fault in (*QUICK, *THOROUGH)} == {*LAWS}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_faults_can_be_planted(fault: PlantedFault, patch: pytest.MonkeyPatch) -> None:
+    """What each fault replaces exists in the library, also for faults that few runs plant."""
+    fault.plant(patch)
