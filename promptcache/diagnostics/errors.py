@@ -138,38 +138,31 @@ class ContextLengthExceeded(PromptCacheError):
     """A request needs more positions than the model has."""
 
 
+class _WithReason(PromptCacheError):
+    """Base class of errors with a `reason` for programs, by default the message."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.reason)
+
+
 class ServiceError(PromptCacheError):
     """A service did not answer a request."""
 
 
-class QueueFull(ServiceError):
-    """Too many requests or tokens wait.
-
-    Attributes:
-        reason: "queue_full" or "queue_tokens_full".
-    """
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.reason)
+class QueueFull(_WithReason, ServiceError):
+    """Too many requests or tokens wait. `reason` is "queue_full" or "queue_tokens_full"."""
 
 
 class QueueTimeout(ServiceError):
     """A request waited longer than the service allows."""
 
 
-class ServiceClosed(ServiceError):
+class ServiceClosed(_WithReason, ServiceError):
     """The service takes no requests. `reason` is "draining" or "worker_dead"; for a server also "starting"."""
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.reason)
 
 
 class Cancelled(ServiceError):
@@ -184,19 +177,11 @@ class CorruptEncoding(StoreError):
     """Stored bytes do not match their key."""
 
 
-class TierUnavailable(StoreError):
+class TierUnavailable(_WithReason, StoreError):
     """A folder or remote store does not answer, is full, or is read-only. The message has its name and the reason.
 
-    Attributes:
-        reason: The reason alone. All operations that fail for one reason have the same.
+    `reason` is the reason alone. All operations that fail for one reason have the same.
     """
-
-    def __init__(self, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason or message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.reason)
 
 
 MAX_FAULTS = 100
