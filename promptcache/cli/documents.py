@@ -25,7 +25,6 @@ from promptcache.language import (
     MAX_BYTES,
     CheckedSchema,
     Prompt,
-    Schema,
     check_schema,
     is_template,
     parse_prompt,
@@ -181,7 +180,7 @@ def checked_schema(document: InputDocument) -> CheckedSchema:
     read = read_schema_file(document.name, values)
     if context is not None:
         context.used |= read.rendered
-    return check_schema(Schema.of(read.document))
+    return check_schema(read.document)
 
 
 def read_schemas(names: Iterable[str], sources: Sources) -> tuple[CheckedSchema, ...]:

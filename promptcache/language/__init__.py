@@ -38,7 +38,6 @@ from promptcache.language.outside_turns import text_outside_turns
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
-from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import (
     Count,
@@ -48,7 +47,7 @@ from promptcache.language.rules.combinations import (
 )
 from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import RuleSolver, limited_solver
-from promptcache.language.schema import Schema, module, parse_schema, slot
+from promptcache.language.schema import Schema, module, parse_schema, read_schema, read_schema_file, slot
 from promptcache.language.syntax.answers import output_format
 from promptcache.language.syntax.elements import vocabulary
 from promptcache.language.syntax.files import Files, ReadFiles, is_template

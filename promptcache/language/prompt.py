@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from promptcache.diagnostics import (
@@ -45,7 +45,6 @@ from promptcache.language.syntax.write_xml import Written, holds_line_break, pri
 
 _MAX_SHOWN = 30
 
-_DOCUMENT = instance("a prompt document", PromptDocument)
 _FIELDS = {
     "schema": TEXT,
     "references": tuple_of("a tuple of Reference", Reference),
@@ -109,13 +108,7 @@ class Prompt(PromptDocument):
         data = read_document(Path(path), PromptError)
         if context is not None and not is_template(name):
             raise PromptError([no_template(name)])
-        return cls.of(read_prompt(open_document(data, name, context, PromptError), Folder.of(Path(path).parent)))
-
-    @classmethod
-    def of(cls, document: PromptDocument) -> Prompt:
-        """Return a `Prompt` with the content of a document."""
-        _DOCUMENT.check("document", document, InvalidValue)
-        return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
+        return read_prompt(open_document(data, name, context, PromptError), cls, Folder.of(Path(path).parent))
 
     @classmethod
     def from_messages(cls, schema: str, messages: ChatMessages) -> Prompt:
@@ -219,12 +212,12 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>", folder: Files |
         PromptError: all faults of XML or structure, in document order.
     """
     made = None if folder is None else Folder.of(folder)
-    return Prompt.of(read_prompt(decode(text, source, PromptError), made))
+    return read_prompt(decode(text, source, PromptError), Prompt, made)
 
 
 def parse_prompt_at(text: str, span: Span) -> Prompt:
     """Parse a prompt at `span` inside another document; errors are those of `parse_prompt`."""
-    return Prompt.of(read_prompt(replace(decode(text, span.source, PromptError), first=(span.line, span.column))))
+    return read_prompt(replace(decode(text, span.source, PromptError), first=(span.line, span.column)), Prompt)
 
 
 def _no_form(message: Message) -> Diagnostic:

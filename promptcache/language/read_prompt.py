@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from promptcache.diagnostics import (
     MAX_FAULTS,
@@ -36,15 +37,18 @@ from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
+_Prompt = TypeVar("_Prompt", bound=PromptDocument)
+
 _ROLES = frozenset(Role)
 _OF_PROMPT = {each.name for each in attributes_of(PromptDocument)}
 _EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
-def read_prompt(source: Source, folder: Folder | None = None) -> PromptDocument:
+def read_prompt(source: Source, make: Callable[..., _Prompt], folder: Folder | None = None) -> _Prompt:
     """Read a prompt document.
 
     Args:
+        make: Class of the result.
         folder: Folder of the file that `src` names; None if there is none, and `src` is an error.
 
     Raises:
@@ -60,10 +64,10 @@ def read_prompt(source: Source, folder: Folder | None = None) -> PromptDocument:
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
         raise PromptError([diagnostic("PC107", message, root.name_span, advice)])
     reader = _PromptReader(folder)
-    parts = reader.prompt(root)
+    fields = reader.prompt(root)
     if reader.faults:
         raise PromptError(in_order(reader.faults))
-    return parts
+    return make(**fields)
 
 
 class _PromptReader:
@@ -74,7 +78,8 @@ class _PromptReader:
         self.faults = FaultList(PromptError)
         self.warnings: list[Diagnostic] = []
 
-    def prompt(self, root: Element) -> PromptDocument:
+    def prompt(self, root: Element) -> dict[str, Any]:
+        """Return the fields of a prompt."""
         fixed = [attribute for attribute in root.attributes if attribute.name in _OF_PROMPT]
         fields = read_attributes(root._replace(attributes=tuple(fixed)), PromptDocument, self.faults)
         own = [attribute for attribute in root.attributes if attribute.name not in _OF_PROMPT]
@@ -83,16 +88,16 @@ class _PromptReader:
         references = tuple(self._references(naming))
         messages = tuple(self._messages(text))
         self.faults += misplaced_text(messages)
-        return PromptDocument(
-            fields["schema"],
-            references=references,
-            arguments=self._arguments(own, naming),
-            messages=messages if not self.faults else (),
-            version=fields.get("version"),
-            answer_format=answer,
-            span=root.span,
-            warnings=in_order(self.warnings)[:MAX_FAULTS],
-        )
+        return {
+            "schema": fields["schema"],
+            "references": references,
+            "arguments": self._arguments(own, naming),
+            "messages": messages,
+            "version": fields.get("version"),
+            "answer_format": answer,
+            "span": root.span,
+            "warnings": in_order(self.warnings)[:MAX_FAULTS],
+        }
 
     def _answer(self, elements: list[Element]) -> AnswerFormat | None:
         """Return the format of the answer. Only the first element is read: checking a format takes milliseconds."""

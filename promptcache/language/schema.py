@@ -1,16 +1,19 @@
-"""Parse a schema document, or build a schema in Python. Its nodes are those of `syntax.nodes`."""
+"""Read a schema document and all documents that it includes, or build a schema in Python.
+
+Its nodes are those of `syntax.nodes`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, TypedDict, Unpack
+from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
-from promptcache.diagnostics import InvalidValue, SchemaError, instance
+from promptcache.diagnostics import PATH, InvalidValue, SchemaError
 from promptcache.language.messages import ChatMessages, read_messages
-from promptcache.language.read_schema import Read, read_schema, read_schema_file
-from promptcache.language.syntax.files import Files, no_template
+from promptcache.language.syntax.files import Files, Folder, no_template
+from promptcache.language.syntax.include import Includes
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
     Collection,
@@ -30,12 +33,13 @@ from promptcache.language.syntax.nodes import (
     Union,
     walk,
 )
+from promptcache.language.syntax.read_items import SchemaReader
+from promptcache.language.syntax.source import Source, decode, read_document
 from promptcache.language.syntax.whitespace import is_blank
+from promptcache.language.syntax.xml import parse_xml
 
 Content: TypeAlias = str | Parameter | Module | Union | Collection | Turn | Doc
 """Content of a module or turn that is built in Python; a string is exact text."""
-
-_DOCUMENT = instance("a schema document", SchemaDocument)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -67,7 +71,7 @@ class Schema(SchemaDocument):
         Raises:
             SchemaError: the file cannot be read, or as `parse_schema`.
         """
-        return cls.of(_used(read_schema_file(path, context), context))
+        return _used(read_schema_file(path, context), context)
 
     @classmethod
     def from_messages(cls, name: str, messages: ChatMessages) -> Schema:
@@ -87,12 +91,6 @@ class Schema(SchemaDocument):
             for each in read_messages(messages)
         )
         return cls(name, children=tuple(turns))
-
-    @classmethod
-    def of(cls, document: SchemaDocument) -> Schema:
-        """Return a `Schema` with the content of a document."""
-        _DOCUMENT.check("document", document, InvalidValue)
-        return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
 
     def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:
         """Add a module; the arguments are those of the function `module`."""
@@ -194,10 +192,44 @@ def parse_schema(
     Raises:
         SchemaError: all faults of XML or structure, by file and place.
     """
-    return Schema.of(_used(read_schema(text, source=source, folder=folder, context=context), context))
+    return _used(read_schema(text, source=source, folder=folder, context=context), context)
 
 
-def _used(read: Read, context: Mapping[str, object] | None) -> SchemaDocument:
+class Read(NamedTuple):
+    """Document, and whether the document or one of its includes is a template."""
+
+    document: Schema
+    rendered: bool
+
+
+def read_schema(text: str | bytes, *, source: str, folder: Files | None, context: Mapping[str, object] | None) -> Read:
+    """Read a schema document from text; `folder` contains the files that the document names.
+
+    Raises:
+        SchemaError: all faults of XML or structure, by file and place.
+    """
+    return _read(decode(text, source, SchemaError), None if folder is None else Folder.of(folder), Includes(context))
+
+
+def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> Read:
+    """Read a schema file, or a template of one.
+
+    Raises:
+        SchemaError: as `read_schema`, or the file cannot be read.
+    """
+    PATH.check("path", path, InvalidValue)
+    includes, where = Includes(context), Path(path)
+    source = includes.source(read_document(where, SchemaError), str(path))
+    includes.chain.append(where.resolve())
+    return _read(source, Folder.of(where.parent), includes)
+
+
+def _read(source: Source, folder: Folder | None, includes: Includes) -> Read:
+    document = SchemaReader(folder, includes).schema(parse_xml(source, source.name, SchemaError), Schema)
+    return Read(document, includes.rendered)
+
+
+def _used(read: Read, context: Mapping[str, object] | None) -> Schema:
     """Return the document, or raise an error if a context is given but no file is a template."""
     if context is not None and not read.rendered:
         raise SchemaError([no_template(read.document.span.source)])

@@ -129,7 +129,7 @@ def test_what_fits_the_model_is_taken(schema: CheckedSchema, reserve: int, defau
     used = lay_out(schema, DEMO.tokenizer).stop
     padding = module("padding", slot("words", 2, default=default), reserve=max(1, positions - used + reserve))
     children = (padding, *schema.source.children)
-    padded = check_schema(Schema.of(replace(schema.source, positions=Placement.FIXED, children=children)))
+    padded = check_schema(replace(schema.source, positions=Placement.FIXED, children=children))
 
     tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
     expected = _codes(lambda: check_length(layout := lay_out(padded, tokenizer), run_variants(layout), positions))

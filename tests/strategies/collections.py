@@ -20,7 +20,6 @@ from promptcache.language import (
     Module,
     Require,
     RuleList,
-    Schema,
     Text,
     Turn,
     check_schema,
@@ -46,7 +45,7 @@ def collection_schemas(draw: DrawFn) -> CheckedSchema:
         else:
             children.insert(index, collection)
         children += rules
-    return check_schema(Schema.of(replace(source, children=tuple(children))))
+    return check_schema(replace(source, children=tuple(children)))
 
 
 def _collection(draw: DrawFn, name: str) -> list[Item]:

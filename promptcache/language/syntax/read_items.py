@@ -5,9 +5,9 @@ The elements of an included file take the place of the `include`. `check_schema`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, did_you_mean, in_order
 from promptcache.language.limits import MAX_DEPTH, MAX_ELEMENTS
@@ -40,6 +40,8 @@ from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Attribute, Characters, Element
 
+_Schema = TypeVar("_Schema", bound=SchemaDocument)
+
 _TURNS = frozenset(Role)
 _OF_THE_FILE = frozenset({"doc", "example", "answer"})
 """Elements of an included file that describe the file itself; an `include` leaves them out."""
@@ -58,8 +60,8 @@ class SchemaReader:
         self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
-    def schema(self, root: Element) -> SchemaDocument:
-        """Read a schema document.
+    def schema(self, root: Element, make: Callable[..., _Schema]) -> _Schema:
+        """Read a schema document; `make` is the class of the result.
 
         Raises:
             SchemaError: All faults of the document and of the files that it includes, or a limit that is exceeded.
@@ -67,7 +69,7 @@ class SchemaReader:
         if not self._is_schema(root):
             raise SchemaError(self.faults)
         fields = self._fields(root)
-        document = SchemaDocument(fields.pop("name"), children=(*self._items(root), *self._top), **fields)
+        document = make(fields.pop("name"), children=(*self._items(root), *self._top), **fields)
         if self.faults:  # a file that is included twice has its faults once
             raise SchemaError(in_order({(each.code, each.span, each.message): each for each in self.faults}.values()))
         return document
