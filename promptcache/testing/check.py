@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from promptcache.diagnostics import InvalidValue, LanguageError
 from promptcache.language import Example, example_prompt
 from promptcache.testing.cases import subject_prompts
-from promptcache.testing.cover import plain_case
+from promptcache.testing.cover import covering_combinations, plain_case
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 
 
@@ -58,6 +58,12 @@ def check_example(subject: Subject, example: Example) -> None:
     """
     if example.valid is not False:
         subject.plan(example_prompt(example))
+
+
+def check_combinations(subject: Subject) -> None:
+    """Check few combinations of modules, which show every pair of choices; errors are those of `check_combination`."""
+    for modules in covering_combinations(subject):
+        check_combination(subject, modules)
 
 
 def check_combination(subject: Subject, modules: Collection[str]) -> None:

@@ -11,16 +11,16 @@ without the option. Neither torch nor transformers is imported when pytest start
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.language import Example
     from promptcache.testing.subject import Subject
 
 _SUFFIXES = (".xml", ".xml.j2")
@@ -83,27 +83,29 @@ class SchemaFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         from promptcache.diagnostics import SchemaError
-        from promptcache.testing.check import tested_examples
+        from promptcache.testing.check import check_combinations, check_example, tested_examples
 
         try:
             subject = self._subject()
         except SchemaError as error:
-            yield BrokenSchemaItem.from_parent(self, name="check", line=error.diagnostics[0].span.line, error=error)
+            line = error.diagnostics[0].span.line
+            yield SchemaItem.from_parent(self, name="check", line=line, run=partial(_fail, error))
             return
         for name, example in tested_examples(subject):
-            line = example.span.line
-            yield ExampleItem.from_parent(self, name=f"example {name}", line=line, example=example, subject=subject)
+            run = partial(check_example, subject, example)
+            yield SchemaItem.from_parent(self, name=f"example {name}", line=example.span.line, run=run)
         line = subject.schema.source.span.line
-        yield PairsItem.from_parent(self, name="every pair of choices", line=line, subject=subject)
+        run = partial(check_combinations, subject)
+        yield SchemaItem.from_parent(self, name="every pair of choices", line=line, run=run)
 
     def _subject(self) -> Subject:
         from promptcache.diagnostics import SchemaError
-        from promptcache.language import Schema, read_schema_file
+        from promptcache.language import read_schema_file
         from promptcache.testing.subject import Subject
 
         context = _context(self.config)
         try:
-            return Subject(Schema.of(read_schema_file(_shown(self.path), context).document))
+            return Subject(read_schema_file(_shown(self.path), context).document)
         except SchemaError as error:
             if context is None and any(each.code == "PC603" for each in error.diagnostics):
                 error.add_note("--promptcache-context=FILE gives templates their values")
@@ -113,13 +115,17 @@ class SchemaFile(pytest.File):
 class SchemaItem(pytest.Item):
     """A test of a schema, at one of its lines."""
 
-    def __init__(self, *, line: int, **fields: Any) -> None:
+    def __init__(self, *, line: int, run: Callable[[], None], **fields: Any) -> None:
         super().__init__(**fields)
-        self.line = line
+        self._line, self._run = line, run
+
+    def runtest(self) -> None:
+        """Run the test."""
+        self._run()
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The schema's file and the line in it, as pytest counts."""
-        return self.path, self.line - 1, f"{_stem(self.path)}: {self.name}"
+        return self.path, self._line - 1, f"{_stem(self.path)}: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
         """Every fault with its place, and a traceback of any other error."""
@@ -130,47 +136,8 @@ class SchemaItem(pytest.Item):
         return "\n".join((str(excinfo.value), *getattr(excinfo.value, "__notes__", ())))
 
 
-class ExampleItem(SchemaItem):
-    """One example of a schema."""
-
-    def __init__(self, *, example: Example, subject: Subject, **fields: Any) -> None:
-        super().__init__(**fields)
-        self._example = example
-        self._subject = subject
-
-    def runtest(self) -> None:
-        """Plan the example."""
-        from promptcache.testing.check import check_example
-
-        check_example(self._subject, self._example)
-
-
-class PairsItem(SchemaItem):
-    """Few prompts of a schema that show every pair of choices."""
-
-    def __init__(self, *, subject: Subject, **fields: Any) -> None:
-        super().__init__(**fields)
-        self._subject = subject
-
-    def runtest(self) -> None:
-        """Plan each of the prompts."""
-        from promptcache.testing.check import check_combination
-        from promptcache.testing.cover import covering_combinations
-
-        for modules in covering_combinations(self._subject):
-            check_combination(self._subject, modules)
-
-
-class BrokenSchemaItem(SchemaItem):
-    """A schema that does not check."""
-
-    def __init__(self, *, error: Exception, **fields: Any) -> None:
-        super().__init__(**fields)
-        self._error = error
-
-    def runtest(self) -> None:
-        """Fail with every fault of the schema."""
-        raise self._error
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 def _is_below(argument: str, folder: str, config: pytest.Config) -> bool:
