@@ -5,9 +5,10 @@ The command reads the tokenizer and `config.json` of a model. It loads no weight
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -28,7 +29,7 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import number_text, tell
-from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
+from promptcache.cli.plan_counts import NEW, REUSED, plan_line
 from promptcache.cli.request import LaidOut, TokenLimits
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import SchemaError, as_data, counted, size_text
@@ -104,7 +105,7 @@ def command(
 
     def show() -> None:
         if change is None:
-            print_layout(shown, stdout())
+            print_layout(shown, stdout(), plan)
         else:
             print_lines(change.lines(), stdout())
         print_diagnostics(diagnostics, beside=True)
@@ -124,7 +125,7 @@ class LayoutView:
         num_tokens: All encoded tokens, those of scaffolds included.
         num_combinations: Valid sets of modules; more than that where `combinations_exact` is false.
         tree: The schema, or the prompt if there is one.
-        prompt: None where no prompt was given.
+        prompt: The counts of a plan; None where no prompt was given.
     """
 
     schema: str
@@ -136,7 +137,7 @@ class LayoutView:
     num_combinations: int
     combinations_exact: bool
     tree: Part
-    prompt: PlanCounts | None
+    prompt: Mapping[str, Any] | None
 
 
 def view_layout(laid_out: LaidOut, model: ModelFacts, plan: Plan | None = None) -> LayoutView:
@@ -160,11 +161,11 @@ def view_layout(laid_out: LaidOut, model: ModelFacts, plan: Plan | None = None) 
         num_combinations=combinations.number,
         combinations_exact=combinations.exact,
         tree=view(plan or layout, model.token_bytes),
-        prompt=None if plan is None else PlanCounts.of(plan),
+        prompt=None if plan is None else plan.counts,
     )
 
 
-def print_layout(shown: LayoutView, console: Console) -> None:
+def print_layout(shown: LayoutView, console: Console, plan: Plan | None = None) -> None:
     """Print the tree of a schema or prompt, and the totals below it."""
     model, root = shown.model, shown.tree
     head = Text(shown.schema, style="bold").append(f"  positions [0, {root.stop:,})", style="not bold")
@@ -172,13 +173,13 @@ def print_layout(shown: LayoutView, console: Console) -> None:
     tree = Tree(head, guide_style="dim")
     _add(tree, root)
     console.print(tree)
-    print_lines(_lines(shown), console)
+    print_lines(_lines(shown, plan), console)
 
 
-def _lines(shown: LayoutView) -> Iterator[str | Text]:
+def _lines(shown: LayoutView, plan: Plan | None) -> Iterator[str | Text]:
     """Yield the lines below the tree: the prompt, and totals."""
-    if (prompt := shown.prompt) is not None:
-        yield prompt.line("prompt: ", f"{counted(prompt.num_reused_tokens, 'token')} reused")
+    if plan is not None:
+        yield plan_line(plan, "prompt: ", f"{counted(plan.num_reused_tokens, 'token')} reused")
     encodings = counted(shown.num_encodings, "encoding")
     yield f"to be encoded: {counted(shown.num_tokens, 'token')} in {encodings} · {size_text(shown.kv_bytes)}"
     yield f"valid combinations of modules: {number_text(shown.num_combinations, exact=shown.combinations_exact)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import click
@@ -22,7 +22,7 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import columns, slot_name, warn, write_text
-from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
+from promptcache.cli.plan_counts import NEW, REUSED, plan_line
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import ROOT, as_data, counted, printable
@@ -41,11 +41,6 @@ class Rendered:
     tokenizer: HubTokenizer
     text: str
     parts: tuple[tuple[Piece, str], ...]
-
-    @property
-    def counts(self) -> PlanCounts:
-        """The tokens of the plan."""
-        return PlanCounts.of(self.plan)
 
 
 class TokenLine(NamedTuple):
@@ -85,10 +80,10 @@ def command(
 
     def show() -> None:
         (_print_tokens if tokens else print_text)(rendered, stdout())
-        counts = rendered.counts
-        total = counted(counts.num_reused_tokens + counts.num_new_tokens, "token")
-        warn(*(f"{each.code}: {each.message}" for each in rendered.plan.warnings))
-        print_lines([counts.line(f"{total}: ", f"{counts.num_reused_tokens:,} reused")], stderr())
+        plan = rendered.plan
+        total = counted(plan.num_reused_tokens + plan.num_new_tokens, "token")
+        warn(*(f"{each.code}: {each.message}" for each in plan.warnings))
+        print_lines([plan_line(plan, f"{total}: ", f"{plan.num_reused_tokens:,} reused")], stderr())
 
     return Output(data=_data(rendered, model, with_tokens=tokens), text=show)
 
@@ -156,7 +151,7 @@ def _style(piece: Piece) -> str:
 def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any]:
     data = {
         **rendered.request.data(model),
-        **asdict(rendered.counts),
+        **rendered.plan.counts,
         "warnings": [as_data(each) for each in rendered.plan.warnings],
         "text": rendered.text,
         "parts": [

@@ -39,23 +39,22 @@ _NO_TEXT = ("function_call", "audio", "refusal", "reasoning_details", "thinking"
 """Fields of messages that chat templates render, and turns do not have."""
 
 
-def read_messages(messages: ChatMessages, name: str = "messages", *, of_model: bool = False) -> tuple[ChatMessage, ...]:
+def read_messages(messages: ChatMessages, *, of_model: bool = False) -> tuple[ChatMessage, ...]:
     """Return the roles and texts of chat messages.
 
     Args:
         messages: The role of each is `system` (or `developer`), `user` or `assistant`. Its content is a text or a list
             of parts, `{"type": "text", "text": …}`.
-        name: Name of the list in errors.
         of_model: Whether messages may have what a model writes and what answers it: reasoning, as text in
             `reasoning_content` or `reasoning`, and `tool_calls` of the assistant; and results with the role `tool`.
 
     Raises:
         InvalidValue: It is no such list, or a turn cannot express a message; names the place.
     """
-    _CHAT.check(name, messages, InvalidValue)
+    _CHAT.check("messages", messages, InvalidValue)
     if not messages:
-        raise InvalidValue(f"{name} is empty: a chat has at least one message")
-    return tuple(_message(each, f"{name}[{index}]", of_model) for index, each in enumerate(messages))
+        raise InvalidValue("messages is empty: a chat has at least one message")
+    return tuple(_message(each, f"messages[{index}]", of_model) for index, each in enumerate(messages))
 
 
 def _message(message: Any, place: str, of_model: bool) -> ChatMessage:

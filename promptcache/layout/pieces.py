@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 from promptcache.diagnostics import Diagnostic, Short
 from promptcache.language import Placement, Repair, RepairKind, Selection
@@ -191,6 +192,18 @@ class Plan(Short):
     def num_repaired_tokens(self) -> int:
         """Number of new tokens that are stored, but in another context."""
         return sum(len(piece.token_ids) for piece in self.repaired)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The numbers of its tokens, with its level and repair, as data."""
+        return {
+            "level": self.level,
+            "repair": str(self.repair),
+            "num_reused_tokens": self.num_reused_tokens,
+            "num_new_tokens": self.num_new_tokens,
+            "num_repaired_tokens": self.num_repaired_tokens,
+            "next_position": self.stop,
+        }
 
     def recompute(self, positions: Container[int]) -> Plan:
         """Return a plan that computes the stored tokens at these positions again. All tokens stay where they are."""

@@ -209,12 +209,7 @@ def _plan_data(made: Plan) -> dict[str, Any]:
     modules = made.num_reused_tokens_by_module
     return {
         "schema": None if made.selection.schema.is_chat else made.selection.schema.name,
-        "level": made.level,
-        "repair": str(made.repair),
-        "num_reused_tokens": made.num_reused_tokens,
-        "num_new_tokens": made.num_new_tokens,
-        "num_repaired_tokens": made.num_repaired_tokens,
-        "next_position": made.stop,
+        **made.counts,
         "warnings": [{"code": each.code, "message": each.message} for each in made.warnings],
         "modules": [{"module": name, "num_tokens": count} for name, count in modules.items()],
         "prefill": [

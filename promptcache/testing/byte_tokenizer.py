@@ -64,7 +64,6 @@ class ByteTokenizer(PlainTokenizer):
     def _marked(self, text: str) -> tuple[int, ...]:
         pieces = re.split(f"({'|'.join(map(re.escape, _CONTROLS))})", text)
         found = (
-            (_NUM_BYTES + _CONTROLS.index(piece),) if piece in _CONTROLS else self.tokenize(piece)
-            for piece in pieces
+            (_NUM_BYTES + _CONTROLS.index(piece),) if piece in _CONTROLS else self.tokenize(piece) for piece in pieces
         )
         return tuple(token_id for each in found for token_id in each)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, instance
+from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, Short, instance
 from promptcache.language import NOT_IN_XML, CheckedSchema
 from promptcache.testing.prompt_xml import PromptChoice, PromptTree, draw_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
@@ -130,7 +130,7 @@ def prompt_tree_pairs(schema: CheckedSchema, known: Slots) -> SearchStrategy[tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _Source:
+class _Source(Short):
     """The source of drawn prompts of one schema; its short repr keeps Hypothesis' messages readable."""
 
     schema: CheckedSchema
@@ -140,10 +140,6 @@ class _Source:
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the same in Hypothesis, which would show every field."""
-        printer.text(repr(self))
 
 
 @st.composite

@@ -10,9 +10,10 @@ import shlex
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import Short
 from promptcache.language import (
     CheckedSchema,
     Prompt,
@@ -106,7 +107,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PromptCase:
+class PromptCase(Short):
     """A valid prompt and what is known of it before a model runs.
 
     Attributes:
@@ -121,10 +122,6 @@ class PromptCase:
 
     def __repr__(self) -> str:
         return f"PromptCase(xml={self.xml!r})"
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the prompt where Hypothesis and IPython would show every field."""
-        printer.text(repr(self))
 
     @property
     def tokenizer(self) -> Tokenizer:

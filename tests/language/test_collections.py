@@ -16,7 +16,6 @@ from promptcache.language import (
     as_name,
     check_schema,
     format_document,
-    is_name,
     module,
     new_member,
     parse_members,
@@ -27,6 +26,7 @@ from promptcache.language import (
     resolve_prompt,
     write_members,
 )
+from promptcache.language.syntax.names import is_name
 from tests import strategies
 from tests.laws.laws import shape
 from tests.laws.subject import published_grammar

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from promptcache.language import (
-    IN_PYTHON,
     Assert,
     CheckedSchema,
     Choose,
@@ -24,6 +23,7 @@ from promptcache.language import (
     Turn,
     check_schema,
 )
+from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.testing.texts import texts
 from tests.strategies import schemas
 
