@@ -203,7 +203,7 @@ SUB_ROOMS = {
     "kv/files": f"{_BELOW_STORES} atomic codecs",
     "language/syntax": "diagnostics language.limits structured",
     "language/rules": "diagnostics locks language.checked language.limits language.syntax",
-    "language/format": "diagnostics language.check language.prompt language.schema language.syntax",
+    "language/format": "diagnostics language.syntax",
 }
 """Sub-rooms, and all that each may import of ours beside itself. Neither `kv/memory` nor `kv/files` imports the other."""
 

@@ -16,7 +16,7 @@ from promptcache.cli.documents import Sources, shipped_schemas, write_new
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
-from promptcache.language import example_prompt, format_document, parse_schema
+from promptcache.language import example_prompt, parse_schema
 
 _STARTER = Path(__file__).with_name("starter.xml")
 BEYOND_DEMO = frozenset({"agent", "code", "persona"})
@@ -82,7 +82,7 @@ def starter(name: str, origin: str | None) -> Starter:
     shown = next(each for each in parse_schema(text, folder=path.parent).examples if each.valid)
     return Starter(
         schema=text,
-        prompt=format_document(replace(example_prompt(shown), schema=name).to_xml()),
+        prompt=replace(example_prompt(shown), schema=name).to_xml(),
         sources={each: (path.parent / each).read_text(encoding="utf-8") for each in _SOURCE.findall(text)},
     )
 

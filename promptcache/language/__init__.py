@@ -27,13 +27,13 @@ from promptcache.language.checked import (
     walk_checked,
 )
 from promptcache.language.examples import example_prompt, text_of
-from promptcache.language.format.formatter import format_document
+from promptcache.language.format.printer import print_schema
+from promptcache.language.format_document import format_document
 from promptcache.language.grammar import document_grammar
 from promptcache.language.limits import MAX_BYTES, MAX_STEPS
 from promptcache.language.load import is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessages
 from promptcache.language.outside_turns import text_outside_turns
-from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt

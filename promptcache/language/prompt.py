@@ -25,6 +25,8 @@ from promptcache.diagnostics import (
     tuple_of,
 )
 from promptcache.language.check_values import answer_value_faults
+from promptcache.language.format.markup import Tag
+from promptcache.language.format.printer import element, holds_line_break, print_document
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_prompt import read_prompt
 from promptcache.language.syntax.answers import answer_faults
@@ -41,7 +43,6 @@ from promptcache.language.syntax.prompt_nodes import (
 )
 from promptcache.language.syntax.source import decode, read_document
 from promptcache.language.syntax.whitespace import finish
-from promptcache.language.syntax.write_xml import Written, holds_line_break, print_document
 
 _MAX_SHOWN = 30
 
@@ -254,28 +255,28 @@ def _path(call: str, name: str) -> str:
     return f"{call}.{name}" if name.isidentifier() else f"{call}[{name!r}]"
 
 
-def _prompt_element(prompt: Prompt) -> Written:
+def _prompt_element(prompt: Prompt) -> Tag:
     attributes, children = _written_arguments(prompt.arguments, reserved=("schema", "version"))
     attributes = [*((("version", prompt.version),) if prompt.version is not None else ()), *attributes]
     if prompt.answer_format is not None:
-        children.append(Written("answer", write_attributes(prompt.answer_format)))
+        children.append(element("answer", write_attributes(prompt.answer_format)))
     children += [_reference_element(reference) for reference in prompt.references]
     children += [_message_element(message) for message in prompt.messages]
-    return Written("prompt", (("schema", prompt.schema), *attributes), tuple(children))
+    return element("prompt", (("schema", prompt.schema), *attributes), tuple(children))
 
 
-def _reference_element(reference: Reference) -> Written:
+def _reference_element(reference: Reference) -> Tag:
     attributes, children = _written_arguments(reference.arguments, reserved=("module",))
     inner = (*children, *(_reference_element(child) for child in reference.children))
     if not reference.absolute and is_element(reference.path) and reference.path not in RESERVED_MODULES:
-        return Written(reference.path, tuple(attributes), inner)
+        return element(reference.path, tuple(attributes), inner)
     path = f"/{reference.path}" if reference.absolute else reference.path
-    return Written("use", (("module", path), *attributes), inner)
+    return element("use", (("module", path), *attributes), inner)
 
 
 def _written_arguments(
     arguments: tuple[Argument, ...], reserved: tuple[str, ...]
-) -> tuple[list[tuple[str, str]], list[Written]]:
+) -> tuple[list[tuple[str, str]], list[Tag]]:
     """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order.
 
     An element has one attribute of a name, so arguments with equal names are <arg> elements: reading them is PC403.
@@ -285,15 +286,15 @@ def _written_arguments(
     ]
     if all(plain) and len({item.name for item in arguments}) == len(arguments):
         return [(item.name, item.text) for item in arguments], []
-    return [], [Written("arg", (("name", item.name),), (item.text,)) for item in arguments]
+    return [], [element("arg", (("name", item.name),), (item.text,)) for item in arguments]
 
 
-def _message_element(message: Message) -> Written:
-    exact = Written("text", (), (message.text,))
+def _message_element(message: Message) -> Tag:
+    exact = element("text", (), [message.text])
     if message.role is None:
         return exact
     as_it_is = not message.text or finish([message.text], Whitespace.DEDENT) == [message.text]
-    return Written(message.role.value, (), (message.text,) if as_it_is else (exact,))
+    return element(message.role.value, (), (message.text,) if as_it_is else (exact,))
 
 
 def split_question(prompt: Prompt) -> tuple[Prompt, str | None]:

@@ -25,6 +25,7 @@ from promptcache.language import (
     Schema,
     Whitespace,
     check_schema,
+    format_document,
     module,
     parse_schema,
     print_schema,
@@ -58,6 +59,7 @@ def test_a_built_schema_is_printed_and_read_as_the_same():
     assert outline(read.children) == outline(built.children)
     assert read.guaranteed.keys() == built.guaranteed.keys()
     assert print_schema(read.source) == print_schema(QA)
+    assert format_document(print_schema(QA)) == print_schema(QA)
 
 
 @pytest.mark.parametrize("repair", [None, "none", "first-20%", "all"])

@@ -1,7 +1,7 @@
-"""Format a schema or prompt: each block starts on a new line, and attributes have a fixed order.
+"""Write the markup of a schema or prompt: each block starts on a new line, and attributes have a fixed order.
 
-Formatting never changes the tokens of a document. Formatting twice gives the same text as formatting once. A text
-block is not changed if its text, as `finish` returns it, would be different, or would get a warning.
+Writing never changes the tokens of a document. Reading what was written, and writing it again, gives the same text. A
+text block is not changed if its text, as `finish` returns it, would be different, or would get a warning.
 """
 
 from __future__ import annotations
@@ -11,18 +11,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from promptcache.diagnostics import LanguageError, suggest
-from promptcache.language.check import check_schema
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
-from promptcache.language.prompt import parse_prompt
-from promptcache.language.schema import parse_schema
 from promptcache.language.syntax.attributes import PATHS, SOME_PATHS, AttributeType, attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS, ElementType
-from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.nodes import Whitespace
-from promptcache.language.syntax.source import decode
 from promptcache.language.syntax.whitespace import common_start, finish, stray_indentation
-from promptcache.language.syntax.xml import parse_xml
 
 _WIDTH = 120
 """Maximum line width, in characters. Longer start tags are split, and longer text moves to lines between its tags."""
@@ -98,34 +91,10 @@ class _Item(NamedTuple):
     glued: bool = False
 
 
-def format_document(
-    text: str | bytes,
-    *,
-    source: str = "<document>",
-    folder: Files | None = None,
-    context: Mapping[str, object] | None = None,
-) -> str:
-    """Return the formatted text of a schema or prompt; every line ends with a newline.
-
-    Args:
-        text: The document; bytes must be UTF-8.
-        source: Name of the document in diagnostics.
-        folder: Folder of the files that the document names, as for `parse_schema`.
-        context: Values for the templates that a schema includes, as for `parse_schema`.
-
-    Raises:
-        LanguageError: The document has faults; the error contains all of them. A prompt is checked as far as is
-            possible without its schema.
-    """
-    root = parse_xml(text, source, LanguageError)
-    if suggest(root.name, ("schema", "prompt")) == "prompt":
-        dialect = _PROMPT
-        parse_prompt(text, source=source, folder=folder)
-    else:
-        dialect = _SCHEMA
-        check_schema(parse_schema(text, source=source, folder=folder, context=context))
-    markup = read_markup(decode(text, source, LanguageError).text)
-    return _write_top(markup, _Surroundings(dialect, Whitespace.DEDENT, ""))
+def write_markup(nodes: Sequence[MarkupNode], *, is_prompt: bool) -> str:
+    """Return the text of a document; every line ends with a newline."""
+    items = _items(nodes, _Surroundings(_PROMPT if is_prompt else _SCHEMA, Whitespace.DEDENT, ""))
+    return _joined(list(items), "") + "\n"
 
 
 def _write_element(tag: Tag, around: _Surroundings) -> str:
@@ -136,12 +105,6 @@ def _write_element(tag: Tag, around: _Surroundings) -> str:
     else:
         inner = _content(tag, head, around)
     return f"{head}>{inner}</{tag.name}>" if inner else f"{head}/>"
-
-
-def _write_top(nodes: Sequence[MarkupNode], around: _Surroundings) -> str:
-    """Format the top-level nodes: the root element, comments and the XML declaration."""
-    items = _items(nodes, around)
-    return _joined(list(items), "") + "\n"
 
 
 def _content(tag: Tag, head: str, around: _Surroundings) -> str:
