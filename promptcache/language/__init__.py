@@ -26,16 +26,17 @@ from promptcache.language.checked import (
     Selection,
     walk_checked,
 )
-from promptcache.language.examples import example_prompt, text_of
+from promptcache.language.examples import example_prompt
 from promptcache.language.format.printer import print_schema
 from promptcache.language.format_document import format_document
 from promptcache.language.grammar import document_grammar
 from promptcache.language.limits import MAX_BYTES, MAX_STEPS
+from promptcache.language.lint import text_outside_turns
 from promptcache.language.load import is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessages
-from promptcache.language.outside_turns import text_outside_turns
 from promptcache.language.prompt import Prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
+from promptcache.language.prompt_text import text_of, tool_definitions
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import Count, count_combinations, list_selections, open_solver
 from promptcache.language.rules.solver import RuleSolver, limited_solver
@@ -85,7 +86,6 @@ from promptcache.language.syntax.source import (
     with_root_attribute,
 )
 from promptcache.language.syntax.values import refusal
-from promptcache.language.tools import tool_definitions
 
 __all__ = [
     "CHAT_SCHEMA",

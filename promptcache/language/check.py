@@ -22,9 +22,8 @@ from promptcache.language.checked import (
     walk_checked,
 )
 from promptcache.language.examples import check_examples
-from promptcache.language.lint import lint_schema
+from promptcache.language.lint import lint_schema, text_outside_turns, texts_outside_turns
 from promptcache.language.normalize import normalize_schema
-from promptcache.language.outside_turns import text_outside_turns, texts_outside_turns
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (

@@ -5,20 +5,13 @@ The checks need no tokenizer. The text of a prompt excludes the parts that a cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, PromptError, diagnostic
-from promptcache.language.checked import (
-    CheckedItem,
-    CheckedModule,
-    CheckedSchema,
-    CheckedTurn,
-    CheckedUnion,
-    FinalText,
-    Selection,
-)
+from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.language.limits import MAX_EXAMPLES
 from promptcache.language.prompt import Prompt, parse_prompt_at
+from promptcache.language.prompt_text import text_of
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.explain import broken_rule
 from promptcache.language.syntax.answers import answer_refusal
@@ -35,14 +28,6 @@ def example_prompt(example: Example) -> Prompt:
         PromptError: as `parse_prompt`.
     """
     return parse_prompt_at(example.prompt, example.prompt_span)
-
-
-def text_of(selection: Selection) -> str:
-    """Return the text of a prompt: its modules with their arguments, then its own text; each turn starts a new line."""
-    filled = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
-    present = frozenset(selection.modules)
-    pieces = _pieces(selection, selection.schema.children, "", present, filled)
-    return "".join((*pieces, *(f"\n{message.text}" for message in selection.messages)))
 
 
 def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
@@ -112,27 +97,3 @@ def _refused(example: Example, error: PromptError) -> Diagnostic:
 
 def _called(example: Example) -> str:
     return f"example {quoted(example.name)}" if example.name else "the example"
-
-
-def _pieces(
-    selection: Selection,
-    items: Iterable[CheckedItem],
-    owner: str,
-    present: frozenset[str],
-    filled: Mapping[tuple[str, str], str],
-) -> Iterator[str]:
-    for item in items:
-        match item:
-            case FinalText(text=text):
-                yield text
-            case CheckedTurn(children=children):
-                yield "\n"
-                yield from _pieces(selection, children, owner, present, filled)
-                yield "\n"
-            case CheckedModule(path=path):
-                if path in present:
-                    yield from _pieces(selection, selection.children(item), path, present, filled)
-            case CheckedUnion(members=members):
-                yield from _pieces(selection, members, owner, present, filled)
-            case parameter:
-                yield parameter.lead + filled.get((owner, parameter.name), parameter.default or "")

@@ -1,18 +1,22 @@
-"""Warnings about valid documents that are hardly meant: idle rules, empty modules, tags that stay in the text."""
+"""Warnings about valid documents that are hardly meant: idle rules, empty modules, tags that stay in the text.
+
+Text outside of chat turns is one: a model that was trained on conversations sees no such text anywhere else.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from promptcache.diagnostics import Diagnostic, Span, diagnostic
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedParameter, CheckedUnion, FinalText
 from promptcache.language.normalize import blocks
 from promptcache.language.rules.rules import Implication, RuleKind, Rules
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.files import is_template
 from promptcache.language.syntax.index import Index
-from promptcache.language.syntax.names import absolute, ancestors, quoted
+from promptcache.language.syntax.names import absolute, ancestors, listed, quoted
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
     Choose,
@@ -190,3 +194,43 @@ _OF_STRUCTURE = frozenset({RuleKind.NESTING, RuleKind.UNION, RuleKind.CHOICE, Ru
 
 def _is_nothing(item: Item) -> bool:
     return isinstance(item, Text) and (not item.text if item.exact else is_blank(item.text))
+
+
+def texts_outside_turns(items: Iterable[CheckedItem]) -> dict[str, Span]:
+    """Return the first text or slot outside of turns of each module that has one, by path; "" for anonymous text."""
+    found: dict[str, Span] = {}
+    for path, span in _outside(items, ""):
+        found.setdefault(path, span)
+    return found
+
+
+def text_outside_turns(texts: Mapping[str, Span], modules: Sequence[str]) -> Iterator[Diagnostic]:
+    """Yield the warning for a conversation that contains text outside of its turns, if it does.
+
+    Args:
+        texts: The result of `texts_outside_turns` for the schema.
+        modules: Paths of the modules that are present.
+    """
+    present = [path for path in ("", *modules) if path in texts]
+    if present:
+        named = present if present[0] else present[1:]
+        parts = [] if present[0] else ["text outside of modules"]
+        parts += [f"the text of module{'s' * (len(named) > 1)} {listed(named)}"] if named else []
+        message = f"{' and '.join(parts)} is outside of chat turns"
+        fix = "write it inside a turn: a <system> or <user> turn can contain modules, unions and collections"
+        yield diagnostic("PC518", message, texts[present[0]], fix)
+
+
+def _outside(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[str, Span]]:
+    for item in items:
+        match item:
+            case FinalText() if item.text.strip():
+                yield owner, item.span
+            case CheckedParameter():
+                yield owner, item.span
+            case CheckedModule():
+                if item.collection is not None:
+                    yield item.path, item.span
+                yield from _outside(item.children, item.path)
+            case CheckedUnion():
+                yield from _outside(item.members, owner)
