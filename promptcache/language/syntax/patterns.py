@@ -32,16 +32,6 @@ class PatternError(Exception):
         self.message, self.position, self.help = message, position, advice
 
 
-@lru_cache(maxsize=64)
-def read_pattern(text: str) -> Pattern:
-    """Return a compiled pattern. An LRU cache keeps the last patterns.
-
-    Raises:
-        PatternError: RE2 cannot compile the pattern, or the pattern is too large.
-    """
-    return Pattern(text)
-
-
 class Pattern:
     """Compiled pattern.
 
@@ -66,6 +56,10 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches the whole text."""
         return self._compiled.fullmatch(text) is not None
+
+
+read_pattern = lru_cache(maxsize=64)(Pattern)
+"""Return a compiled pattern; the last ones are remembered."""
 
 
 def portable_pattern(text: str) -> str:
