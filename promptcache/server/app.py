@@ -66,14 +66,7 @@ def create_app(
     app.state.metrics_text = lambda: run_in_threadpool(
         app.state.server.metrics.text
     )  # it counts the files of the store
-    app.add_middleware(
-        Gate,
-        keys=keys or ApiKeys(),
-        hosts=settings.allow_host,
-        max_body_bytes=settings.max_body_bytes,
-        max_connections=settings.max_connections,
-        client_timeout_s=settings.client_timeout_s,
-    )
+    app.add_middleware(Gate, keys=keys or ApiKeys(), settings=settings)
     if settings.allow_origin:  # outside of the gate, so that a browser may read refusals, too
         app.add_middleware(
             CORSMiddleware,

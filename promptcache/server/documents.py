@@ -25,15 +25,21 @@ from promptcache.diagnostics import (
 from promptcache.engine import Engine
 from promptcache.language import (
     CHAT_SCHEMA,
+    CheckedCollection,
+    CheckedSchema,
+    CheckedUnion,
+    Parameter,
     Prompt,
     ReadFiles,
     Schema,
     check_schema,
+    module_docs,
     parse_prompt,
     parse_schema,
     resolve_prompt,
     root_tag,
     tool_definitions,
+    walk_checked,
 )
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.options import Body
@@ -42,7 +48,6 @@ from promptcache.planning import ServedSchema, serve_schema
 from promptcache.server.bodies import ChatBody, CheckBody, PromptBody, given_options
 from promptcache.server.chat import chat_request
 from promptcache.server.chat_form import ChatForm
-from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.read_body import checked_body, read_body, read_data
 from promptcache.server.respond import Endpoint, ServerRequest, planned, respond
@@ -216,4 +221,48 @@ def _plan_data(made: Plan) -> dict[str, Any]:
             {"start": each.start, "stop": each.stop, "origin": each.origin, "parameter": each.parameter}
             for each in made.new
         ],
+    }
+
+
+def describe(checked: CheckedSchema) -> dict[str, Any]:
+    """Return the modules and unions of a schema. The module "" has the parameters outside of modules.
+
+    Members of collections are no part of it, because there can be 100,000.
+    """
+    docs = dict(module_docs(checked))
+    modules = [
+        {
+            "path": path,
+            "required": path != "" and checked.modules[path].required,
+            "doc": docs.get(path),
+            "parameters": [_parameter(each) for each in checked.parameters[path].values()],
+            "collection": None if path == "" else _limits(checked.modules[path].collection),
+        }
+        for path in ("", *checked.modules)
+    ]
+    unions = [
+        {
+            "name": union.name,
+            "required": union.required,
+            "default": union.default,
+            "members": [member.path for member in union.members],
+        }
+        for union in walk_checked(checked.children)
+        if isinstance(union, CheckedUnion)
+    ]
+    return {"modules": modules, "unions": unions}
+
+
+def _limits(collection: CheckedCollection | None) -> dict[str, Any] | None:
+    return None if collection is None else {"min": collection.minimum, "max": collection.maximum}
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "length": parameter.length,
+        "type": parameter.type,
+        "choices": list(parameter.choices),
+        "required": parameter.required,
+        "default": parameter.default,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -48,36 +49,28 @@ _CODES = {
 }
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
-    """An error that a client gets as an error object."""
+    """An error that a client gets as an error object.
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        diagnostics: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Create an error.
+    Attributes:
+        code: For programs, as "context_length_exceeded".
+        message: For people.
+        param: The parameter of the body that is wrong.
+        headers: Headers of the answer.
+        diagnostics: All diagnostics of a document.
+    """
 
-        Args:
-            status: HTTP status.
-            code: For programs, as "context_length_exceeded".
-            message: For people.
-            param: The parameter of the body that is wrong.
-            headers: Headers of the answer.
-            diagnostics: All diagnostics of a document.
-        """
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.param = param
-        self.headers = dict(headers or {})
-        self.diagnostics = diagnostics
+    status: int
+    code: str
+    message: str
+    _: KW_ONLY
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    diagnostics: Sequence[Mapping[str, Any]] = ()
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def body(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from promptcache.diagnostics import shown, size_text
 from promptcache.server.errors import ApiError
 from promptcache.server.keys import ApiKeys, digests
 from promptcache.server.log import REQUESTS, now
+from promptcache.settings import ServerSettings
 
 LOG = logging.getLogger(REQUESTS)
 """One line of JSON for each request, without any text of prompts and answers."""
@@ -60,22 +61,11 @@ def is_host(text: str) -> bool:
 class Gate:
     """ASGI middleware: request id, number of connections, key, size of the body, log."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        keys: ApiKeys,
-        hosts: Iterable[str],
-        max_body_bytes: int,
-        max_connections: int,
-        client_timeout_s: float,
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, keys: ApiKeys, settings: ServerSettings) -> None:
         self._app = app
         self._keys = keys
-        self._hosts = frozenset(map(str.lower, hosts))
-        self._max_body_bytes = max_body_bytes
-        self._max_connections = max_connections
-        self._client_timeout_s = client_timeout_s
+        self._settings = settings
+        self._hosts = frozenset(map(str.lower, settings.allow_host))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it before its body is read."""
@@ -116,10 +106,10 @@ class Gate:
 
     def _check_connections(self, scope: Scope) -> None:
         state = scope["app"].state.server
-        number = state.num_busy_connections()
-        if number > self._max_connections and scope["path"] not in _OPEN:
+        number, most = state.num_busy_connections(), self._settings.max_connections
+        if number > most and scope["path"] not in _OPEN:
             state.metrics.rejected("too_many_connections")
-            message = f"{number} connections have requests, and the limit is {self._max_connections}: try later"
+            message = f"{number} connections have requests, and the limit is {most}: try later"
             headers = {"retry-after": "1", "connection": "close"}
             raise ApiError(503, "too_many_connections", message, headers=headers)
 
@@ -156,7 +146,7 @@ class Gate:
             raise ApiError(403, "host_not_allowed", message)
 
     async def _timed_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        limit_s = self._client_timeout_s
+        limit_s = self._settings.client_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 return await self._body(headers, receive)
@@ -166,7 +156,7 @@ class Gate:
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._max_body_bytes:
+        if length.isdecimal() and int(length) > self._settings.max_body_bytes:
             raise self._too_large()
         body = bytearray()
         more = True
@@ -176,12 +166,12 @@ class Gate:
                 raise ApiError(400, "disconnected", "the client left before it had sent its request")
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._max_body_bytes:
+            if len(body) > self._settings.max_body_bytes:
                 raise self._too_large()
         return bytes(body)
 
     def _too_large(self) -> ApiError:
-        message = f"the body is larger than {size_text(self._max_body_bytes)}, the limit of this server"
+        message = f"the body is larger than {size_text(self._settings.max_body_bytes)}, the limit of this server"
         return ApiError(413, "body_too_large", message, headers={"connection": "close"})
 
 

@@ -28,8 +28,7 @@ from promptcache.server.errors import ApiError
 from promptcache.server.read_body import checked_part, read_body, unsupported_type
 from promptcache.server.respond import Endpoint, ServerRequest, respond
 from promptcache.server.response_form import ResponseForm
-from promptcache.server.response_memory import Conversation, ResponseMemory
-from promptcache.server.state import ServerState
+from promptcache.server.state import Conversation, ResponseMemory, ServerState
 from promptcache.structured import MAX_TOOLS, OutputFormat, read_output, read_tools
 
 router = APIRouter()

@@ -11,8 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from promptcache.language import CheckedSchema, print_schema
-from promptcache.server.description import describe
-from promptcache.server.documents import parse_document
+from promptcache.server.documents import describe, parse_document
 from promptcache.server.errors import ApiError
 from promptcache.server.read_body import XML, read_text
 from promptcache.server.state import ServerState

@@ -17,7 +17,7 @@ from promptcache.server.answer import AnswerDelta, AnswerItem, AnswerRow
 from promptcache.server.bodies import ModuleBody
 from promptcache.server.chat import chat_prompt
 from promptcache.server.response_form import ResponseForm
-from promptcache.server.response_memory import ResponseMemory
+from promptcache.server.state import ResponseMemory
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.calling import TOOLS
 from tests.engine.test_reasoning import KEEPS, SAID, saying
