@@ -2,8 +2,8 @@
 
 Shared files: `groups` (of commands), `options` (with `--json`), `settings` (declared options, and the engine that they
 make), `exits` (exit codes and errors), `output` (plain text and JSON), `console` (styled text and progress),
-`documents` (that are read and written), `request` (a prompt with its schema, and the tokenizer that measures both),
-`plan_counts`. `against` belongs to `layout`.
+`documents` (that are read and written), `request` (a prompt with its schema, and the tokenizer that measures both).
+`against` belongs to `layout`.
 """
 
 import atexit

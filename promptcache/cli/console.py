@@ -8,15 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from promptcache.cli.output import harmless
+from promptcache.cli.output import harmless, repaired_text
 from promptcache.diagnostics import Diagnostic, ExcerptPart, Severity, excerpt_pieces
 from promptcache.progress import Progress
+
+if TYPE_CHECKING:
+    from promptcache.layout import Plan
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 _STYLES = {
@@ -26,6 +29,9 @@ _STYLES = {
     ExcerptPart.RELATED_MARK: "bold blue",
     ExcerptPart.HELP: "green",
 }
+REUSED, NEW = "green", "bold yellow"
+"""Styles of tokens."""
+
 _UNBOUNDED = 1 << 16  # columns: text on a pipe is not wrapped
 _USUAL = 80
 
@@ -80,6 +86,13 @@ def diagnostic_text(diagnostic: Diagnostic) -> Text:
     for piece in excerpt_pieces(diagnostic):
         text.append(piece.text, style=_STYLES.get(piece.part, bold))
     return text
+
+
+def plan_line(plan: Plan, head: str, reused: str) -> Text:
+    """Return the counts of a plan after `head`; `reused` has the words for the reused tokens."""
+    new = f"{plan.num_new_tokens:,} new{repaired_text(plan.num_repaired_tokens)}"
+    line = Text(head).append(reused, style=REUSED).append(", ").append(new, style=NEW)
+    return line.append(f" · {plan.level} · the answer starts at position {plan.stop:,}")
 
 
 @contextmanager

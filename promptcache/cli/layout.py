@@ -16,7 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from promptcache.cli.against import compare_layouts
-from promptcache.cli.console import print_diagnostics, print_lines, stdout
+from promptcache.cli.console import NEW, REUSED, plan_line, print_diagnostics, print_lines, stdout
 from promptcache.cli.documents import Sources, checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.options import (
@@ -29,7 +29,6 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import number_text, tell
-from promptcache.cli.plan_counts import NEW, REUSED, plan_line
 from promptcache.cli.request import LaidOut, TokenLimits
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import SchemaError, as_data, counted, size_text

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from promptcache.cli.console import print_lines, stderr, stdout
+from promptcache.cli.console import NEW, REUSED, plan_line, print_lines, stderr, stdout
 from promptcache.cli.documents import Sources
 from promptcache.cli.options import (
     Output,
@@ -22,7 +22,6 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import columns, slot_name, warn, write_text
-from promptcache.cli.plan_counts import NEW, REUSED, plan_line
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import ROOT, as_data, counted, printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from promptcache.cli.documents import (
     DocumentKind,
@@ -208,16 +208,6 @@ def _found(prompt: Prompt, document: InputDocument, schema_files: Sequence[str],
     return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
 
 
-class _Target(NamedTuple):
-    """A parameter of a module; "" is the schema itself."""
-
-    module: str
-    parameter: str
-
-    def __str__(self) -> str:
-        return slot_name(self.module, self.parameter)
-
-
 def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) -> Prompt:
     """Return a prompt with the arguments of `--arg`.
 
@@ -234,22 +224,18 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) 
     present = _present(prompt, schema)
     if present is None:
         return prompt
-    targets = _targets(present, schema)
+    targets = {slot_name(module, name): (module, name) for module in present for name in schema.parameters[module]}
     for word in words:
         if any("\ud800" <= character <= "\udfff" for character in word):
             raise UsageMistake("--arg: the text is not UTF-8")
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageMistake(f"--arg {word}: write NAME=VALUE")
-        target = _choose(name, targets)
+        module, parameter = _choose(name, targets)
         source = f"--arg {name}"
         span = source_of(word, source).span(len(name) + 1, len(word))
-        prompt = _fill(prompt, target.module, Argument(name=target.parameter, text=value, span=span))
+        prompt = _fill(prompt, module, Argument(name=parameter, text=value, span=span))
     return prompt
-
-
-def _targets(present: Iterable[str], schema: CheckedSchema) -> list[_Target]:
-    return [_Target(module, name) for module in present for name in schema.parameters[module]]
 
 
 def _present(prompt: Prompt, schema: CheckedSchema) -> list[str] | None:
@@ -276,16 +262,17 @@ def _paths(references: Iterable[Reference], parent: str) -> Iterator[tuple[str, 
         yield from _paths(reference.children, path)
 
 
-def _choose(name: str, targets: Sequence[_Target]) -> _Target:
-    """Return the parameter of a name, with or without the path of its module."""
-    found = [target for target in targets if name.removeprefix("/") == str(target)]
-    found = found or [target for target in targets if name == target.parameter]
+def _choose(name: str, targets: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """Return a parameter with the path of its module; the name may have the path, as those of `targets` do."""
+    if name.removeprefix("/") in targets:
+        return targets[name.removeprefix("/")]
+    found = [full for full, (_, parameter) in targets.items() if name == parameter]
     if len(found) == 1:
-        return found[0]
+        return targets[found[0]]
     if found:
-        raise UsageMistake(f"--arg {name}: several modules have it; write {' or '.join(map(str, found))}")
-    known = ", ".join(map(str, targets)) or "none"
-    fix = did_you_mean(name, [*(target.parameter for target in targets), *map(str, targets)])
+        raise UsageMistake(f"--arg {name}: several modules have it; write {' or '.join(found)}")
+    known = ", ".join(targets) or "none"
+    fix = did_you_mean(name, [*(parameter for _, parameter in targets.values()), *targets])
     raise UsageMistake(f"--arg {name}: no module of this prompt has it; {fix or f'parameters here: {known}'}")
 
 
