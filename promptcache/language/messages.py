@@ -8,24 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from promptcache.diagnostics import TEXT, InvalidValue, Kind, Span, did_you_mean, shown
 from promptcache.language.limits import MAX_DEPTH
 from promptcache.language.syntax.nodes import Role
+from promptcache.language.syntax.prompt_nodes import Message
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
 """A chat: a list of messages, each with `role` and `content`."""
-
-
-class ChatMessage(NamedTuple):
-    """A message that was read: role, text, place in the list, reasoning of an answer, and JSON of its tool fields."""
-
-    role: Role
-    text: str
-    span: Span
-    reasoning: str = ""
-    tool_fields: str = ""
 
 
 _CHAT = Kind('a list of messages, {"role": …, "content": …},', lambda value: isinstance(value, list | tuple))
@@ -39,7 +30,7 @@ _NO_TEXT = ("function_call", "audio", "refusal", "reasoning_details", "thinking"
 """Fields of messages that chat templates render, and turns do not have."""
 
 
-def read_messages(messages: ChatMessages, *, of_model: bool = False) -> tuple[ChatMessage, ...]:
+def read_messages(messages: ChatMessages, *, of_model: bool = False) -> tuple[Message, ...]:
     """Return the roles and texts of chat messages.
 
     Args:
@@ -57,7 +48,7 @@ def read_messages(messages: ChatMessages, *, of_model: bool = False) -> tuple[Ch
     return tuple(_message(each, f"messages[{index}]", of_model) for index, each in enumerate(messages))
 
 
-def _message(message: Any, place: str, of_model: bool) -> ChatMessage:
+def _message(message: Any, place: str, of_model: bool) -> Message:
     if not isinstance(message, Mapping):
         raise InvalidValue(f'{place}={shown(message)} is not a message: {{"role": …, "content": …}} is expected')
     if of_model and message.get("role") == _TOOL:
@@ -77,16 +68,23 @@ def _message(message: Any, place: str, of_model: bool) -> ChatMessage:
     if calls and message.get("content") is None:
         message = {**message, "content": ""}
     text = _content(message, f"{place}.content")
-    return ChatMessage(role, text, Span(place, 0, 0, 0, 0), reasoning, _calls(calls, f"{place}.tool_calls"))
+    return Message(
+        role=role,
+        text=text,
+        span=Span(place, 0, 0, 0, 0),
+        reasoning=reasoning,
+        tool_fields=_calls(calls, f"{place}.tool_calls"),
+    )
 
 
-def _result(message: Mapping[str, Any], place: str) -> ChatMessage:
+def _result(message: Mapping[str, Any], place: str) -> Message:
     """Return the result of a tool. The user's side gives it; the template writes it with its own role."""
     fields = {name: message[name] for name in _RESULT_FIELDS if message.get(name) is not None}
     for name, value in fields.items():
         TEXT.check(f"{place}.{name}", value, InvalidValue)
     text = _content(message, f"{place}.content")
-    return ChatMessage(Role.USER, text, Span(place, 0, 0, 0, 0), tool_fields=_json({"role": _TOOL, **fields}))
+    tool_fields = _json({"role": _TOOL, **fields})
+    return Message(role=Role.USER, text=text, span=Span(place, 0, 0, 0, 0), tool_fields=tool_fields)
 
 
 def _calls(calls: Any, place: str) -> str:

@@ -124,8 +124,7 @@ class Prompt(PromptDocument):
         Raises:
             InvalidValue: A message is not supported; names its place.
         """
-        read = read_messages(messages, of_model=True)
-        return cls(schema, messages=tuple(Message(**each._asdict()) for each in read))
+        return cls(schema, messages=read_messages(messages, of_model=True))
 
     def use(self, module: str, /, **arguments: str | float) -> Prompt:
         """Use a module, given by its path from the root, with arguments for its parameters: texts, or numbers.

@@ -89,6 +89,7 @@ class Schema(SchemaDocument):
         turns = (
             Turn(role=each.role, children=(Text(text=each.text, span=each.span, exact=True),), span=each.span)
             for each in read_messages(messages)
+            if each.role is not None  # as in all messages of a chat
         )
         return cls(name, children=tuple(turns))
 
