@@ -20,10 +20,9 @@ from promptcache.language import (
     Schema,
     Selection,
     check_schema,
-    is_markup,
     is_template,
+    open_schema,
     parse_prompt,
-    parse_schema,
     resolve_prompt,
     walk,
 )
@@ -46,13 +45,7 @@ def read_schema(source: SchemaSource) -> CheckedSchema:
     Raises:
         SchemaError: every fault with its place.
     """
-    if isinstance(source, CheckedSchema):
-        return source
-    if isinstance(source, Schema):
-        return check_schema(source)
-    if is_markup(source):
-        return check_schema(parse_schema(source))
-    return check_schema(Schema.from_file(source))
+    return source if isinstance(source, CheckedSchema) else check_schema(open_schema(source))
 
 
 class Subject:
