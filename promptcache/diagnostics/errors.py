@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from promptcache.diagnostics.codes import diagnostic
 from promptcache.diagnostics.excerpts import excerpt
-from promptcache.diagnostics.records import Diagnostic, in_order
+from promptcache.diagnostics.records import Diagnostic, Span, in_order
 from promptcache.diagnostics.values import instance
 
 
@@ -198,6 +198,12 @@ class FaultList(list[Diagnostic]):
     def __init__(self, error: type[LanguageError]) -> None:
         super().__init__()
         self._error = error
+
+    def add(
+        self, code: str, message: str, span: Span, fix: str | None = None, related: tuple[tuple[Span, str], ...] = ()
+    ) -> None:
+        """Add a fault; the arguments are those of `diagnostic`."""
+        self.append(diagnostic(code, message, span, fix, related))
 
     def append(self, fault: Diagnostic) -> None:
         """Add a fault."""

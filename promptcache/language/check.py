@@ -59,8 +59,8 @@ def check_schema(schema: Schema) -> CheckedSchema:
     index = index_schema(schema)
     faults = index.faults
     names_are_right = not faults
-    rules = compile_rules(index, faults)
-    members = [scaffold_members(parent, scaffold, index, faults) for parent, scaffold in index.scaffolds]
+    rules = compile_rules(index)
+    members = [scaffold_members(parent, scaffold, index) for parent, scaffold in index.scaffolds]
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)

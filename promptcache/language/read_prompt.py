@@ -106,10 +106,10 @@ class _PromptReader:
         element, *others = elements
         for node in element.children:
             if isinstance(node, Element):
-                self._fault("PC102", f"<{node.name}> is not allowed inside <answer>", node.name_span, "remove it")
+                self.faults.add("PC102", f"<{node.name}> is not allowed inside <answer>", node.name_span, "remove it")
             elif not node.blank:
                 fix = "its attributes say what the answer must be; a turn is written as <assistant>"
-                self._fault("PC106", "<answer> cannot contain text", node.span, fix)
+                self.faults.add("PC106", "<answer> cannot contain text", node.span, fix)
         answer = read_answer(element, self._folder, "prompt", self.faults)
         self.faults += answer_faults(answer)
         self.warnings += lint_choices(answer)
@@ -128,7 +128,7 @@ class _PromptReader:
                 turn = turn or node
             elif isinstance(node, Element) and node.name != "text" and turn is not None:
                 message = f"<{node.name}> comes after the turn <{turn.name}> of the prompt"
-                self._fault("PC415", message, node.name_span, "name modules first, then write turns")
+                self.faults.add("PC415", message, node.name_span, "name modules first, then write turns")
         naming = [node for node in children[:stop] if isinstance(node, Characters) or node.name not in _ROLES]
         return naming, list(children[stop:])
 
@@ -140,7 +140,7 @@ class _PromptReader:
             elif node.name == "use":
                 yield from self._use(node, around)
             elif node.name in RESERVED_MODULES - {"arg"} and (around or node.name != "answer"):
-                self._fault("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
+                self.faults.add("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
             elif node.name not in {"arg", "answer"}:
                 yield self._reference(node, node.name, node.name_span, node.attributes, around)
 
@@ -150,10 +150,10 @@ class _PromptReader:
         if module is None:
             path = others[0].value if len(others) == 1 and is_path(others[0].value) else "…"
             fix = f'write <use module="{path}"/>'
-            self._fault("PC104", "<use> needs the attribute 'module'", element.name_span, fix)
+            self.faults.add("PC104", "<use> needs the attribute 'module'", element.name_span, fix)
         elif not is_path(module.value):
             message = f"{quoted(module.value)} is not a valid module path"
-            self._fault("PC207", message, module.value_span, path_help(module.value))
+            self.faults.add("PC207", message, module.value_span, path_help(module.value))
             self._reference(element, module.value, module.value_span, others, around)  # report the faults inside it
         else:
             yield self._reference(element, module.value, module.value_span, others, around)
@@ -182,7 +182,7 @@ class _PromptReader:
             if first.setdefault(argument.name, argument) is not argument:
                 related = ((first[argument.name].span, "first given here"),)
                 message = f"the argument '{argument.name}' is given twice"
-                self._fault("PC403", message, argument.span, "remove one of them", related)
+                self.faults.add("PC403", message, argument.span, "remove one of them", related)
         return tuple(first.values())
 
     def _arg(self, element: Element) -> Iterable[Argument]:
@@ -222,7 +222,7 @@ class _PromptReader:
             else:
                 message = f"<{node.name}> is not allowed in the text of a prompt"
                 advice = AS_TEXT if node.name in HTML else "name modules before the text; write &lt; for a literal <"
-                self._fault("PC102", message, node.name_span, advice)
+                self.faults.add("PC102", message, node.name_span, advice)
         block = [Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in nodes]
         self.warnings += lint_text(block)
         remaining = iter(exact)
@@ -234,7 +234,7 @@ class _PromptReader:
                 yield node.text
             else:
                 message = f"<{element.name}> can contain only text, not <{node.name}>"
-                self._fault("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
+                self.faults.add("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
 
     def _no_text(self, node: Node, around: tuple[Element, ...], last: Element | None) -> None:
         """Report text where only references are allowed: inside of `around`, or before the last reference."""
@@ -242,16 +242,13 @@ class _PromptReader:
             return
         if around:
             message = f"<{around[-1].name}> can contain references and arguments, but no text"
-            self._fault("PC412", message, node.span, _or_as_text(_as_argument(around), around[-1].name))
+            self.faults.add("PC412", message, node.span, _or_as_text(_as_argument(around), around[-1].name))
         else:
             assert last is not None, "without a reference there is nothing before one"
             advice = f"move the text after the last reference, <{last.name}>"
-            self._fault("PC412", "text is not allowed between references", node.span, _or_as_text(advice, last.name))
-
-    def _fault(
-        self, code: str, message: str, span: Span, advice: str | None, related: tuple[tuple[Span, str], ...] = ()
-    ) -> None:
-        self.faults.append(diagnostic(code, message, span, advice, related))
+            self.faults.add(
+                "PC412", "text is not allowed between references", node.span, _or_as_text(advice, last.name)
+            )
 
 
 def _as_argument(around: tuple[Element, ...]) -> str:

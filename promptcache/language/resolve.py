@@ -158,17 +158,17 @@ class _Resolver:
             path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
             if not is_path(path):
                 message = f"{quoted(reference.path)} is not a valid module path"
-                self._fault("PC207", message, reference.span, path_help(reference.path))
+                self.faults.add("PC207", message, reference.span, path_help(reference.path))
             elif path in self._schema.modules or self._is_member(path):
                 self._enter(reference, path)
             elif len(self.faults) >= MAX_SUGGESTIONS:
-                self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
+                self.faults.add("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
             else:
                 message, fix = self._nowhere(path)
                 name = next((each.text for each in reference.arguments if each.name == "name"), None)
                 if reference.path in _OF_SCHEMAS and name is not None:
                     fix = f"a prompt names a module by its own name: write <{name}/>"
-                self._fault("PC401", message, reference.span, fix)
+                self.faults.add("PC401", message, reference.span, fix)
 
     def member(self, path: str) -> Member:
         """Return the member of a collection that a reference named."""
@@ -204,7 +204,7 @@ class _Resolver:
         if path in self.filled:
             related = ((self._places[path], "first named here"),)
             message = f"module '{path}' is named twice"
-            self._fault("PC405", message, reference.span, "combine the two references", related)
+            self.faults.add("PC405", message, reference.span, "combine the two references", related)
             return
         self._places[path] = reference.span
         self.fill(path, reference.arguments)
@@ -218,10 +218,10 @@ class _Resolver:
             if name not in parameters:
                 owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"
                 fix = did_you_mean(name, parameters) or self._owner_of(name) or _listed(parameters)
-                self._fault("PC402", f"{owner} has no parameter '{name}'", argument.span, fix)
+                self.faults.add("PC402", f"{owner} has no parameter '{name}'", argument.span, fix)
             elif name in slots:
                 related = ((slots[name].span, "first given here"),)
-                self._fault("PC403", f"the argument '{name}' is given twice", argument.span, "remove one", related)
+                self.faults.add("PC403", f"the argument '{name}' is given twice", argument.span, "remove one", related)
             else:
                 self._check_value(parameters[name], argument)
                 slots[name] = FilledSlot(module=path, parameter=name, text=argument.text, span=argument.span)
@@ -240,12 +240,7 @@ class _Resolver:
         if found := refusal(parameter, argument.text):
             message = f"{quoted(argument.text)} is not a valid value of parameter '{parameter.name}': {found[0]}"
             fix = TEMPLATES_ONLY if argument.text.startswith(("{{", "{%")) else found[1]
-            self._fault("PC420", message, argument.span, fix, ((parameter.span, "the parameter"),))
-
-    def _fault(
-        self, code: str, message: str, span: Span, fix: str | None, related: tuple[tuple[Span, str], ...] = ()
-    ) -> None:
-        self.faults.append(diagnostic(code, message, span, fix, related))
+            self.faults.add("PC420", message, argument.span, fix, ((parameter.span, "the parameter"),))
 
 
 def _listed(parameters: Iterable[str]) -> str:

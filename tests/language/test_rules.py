@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import Diagnostic, SchemaError
+from promptcache.diagnostics import SchemaError
 from promptcache.language import Schema, check_schema, count_combinations, limited_solver, list_selections, parse_schema
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules
@@ -19,8 +19,7 @@ from tests.language.generated import all_selections, declared_schemas
 
 
 def rules_of(schema: Schema) -> Rules:
-    faults: list[Diagnostic] = []
-    return compile_rules(index_schema(schema), faults)
+    return compile_rules(index_schema(schema))
 
 
 @settings(max_examples=law_examples())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from promptcache.diagnostics import Diagnostic, Span, diagnostic, did_you_mean
+from promptcache.diagnostics import Span, did_you_mean
 from promptcache.language.rules.rules import Check, Default, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
@@ -26,9 +26,9 @@ from promptcache.language.syntax.nodes import (
 )
 
 
-def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
-    """Return the rules of a schema, and append their diagnostics to `faults`."""
-    compiler = _Compiler(index, faults)
+def compile_rules(index: Index) -> Rules:
+    """Return the rules of a schema, and append their diagnostics to the faults of its index."""
+    compiler = _Compiler(index)
     rules: list[Rule] = []
     for entry in index.modules.values():
         rules += compiler.of_module(entry)
@@ -44,21 +44,21 @@ def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
     return index_rules(tuple(index.modules), tuple(rules), tuple(defaults), tuple(of_members))
 
 
-def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list[Diagnostic]) -> tuple[str, ...]:
+def scaffold_members(parent: str, scaffold: Scaffold, index: Index) -> tuple[str, ...]:
     """Return the declared members of a scaffold as paths from the root; append a diagnostic for each unknown path."""
-    found = _Compiler(index, faults).paths(parent, scaffold, "modules", scaffold.modules)
+    found = _Compiler(index).paths(parent, scaffold, "modules", scaffold.modules)
     return tuple(dict.fromkeys(path for path, _ in found))
 
 
 class _Compiler:
-    """Compiler from index entries to rules; appends diagnostics to `faults`."""
+    """Compiler from index entries to rules; appends diagnostics to the faults of the index."""
 
-    def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
+    def __init__(self, index: Index) -> None:
         self._modules, self._collections = index.modules, index.collections
         self._unions = {
             join_path(each.parent, each.union.name): each.members for each in index.unions if each.union.name
         }
-        self._faults = faults
+        self._faults = index.faults
 
     def of_module(self, entry: ModuleEntry) -> Iterator[Rule]:
         module, path = entry.module, entry.path
@@ -90,7 +90,7 @@ class _Compiler:
             names = [module.name for module in union.members]
             fix = did_you_mean(union.default, names) or f"members: {', '.join(names)}"
             message = f"the default '{union.default}' is not a member of this union"
-            self._fault("PC209", message, place(union, "default"), fix)
+            self._faults.add("PC209", message, place(union, "default"), fix)
         span = place(union, "default")
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
 
@@ -137,9 +137,9 @@ class _Compiler:
         low, high = rule.minimum or 0, size if rule.maximum is None else rule.maximum
         if low > high:
             limit = f"there are {size} modules" if rule.maximum is None else f"max is {high}"
-            self._fault("PC309", f"min is {low}, but {limit}", place(rule, "min"), "lower min")
+            self._faults.add("PC309", f"min is {low}, but {limit}", place(rule, "min"), "lower min")
         elif low > size:
-            self._fault("PC309", f"min is {low}, but there are {size} modules", place(rule, "min"), "lower min")
+            self._faults.add("PC309", f"min is {low}, but there are {size} modules", place(rule, "min"), "lower min")
 
     def _condition(self, rule: Require | Assert, attribute: str, text: str) -> Test | None:
         def follow(path: str, token: int) -> str:
@@ -149,7 +149,7 @@ class _Compiler:
             return read_condition(text, follow)
         except ConditionError as fault:
             message = f"{attribute}={quoted(text)}: {fault.message}"
-            self._fault(fault.code, message, place(rule, attribute, fault.token), fault.fix)
+            self._faults.add(fault.code, message, place(rule, attribute, fault.token), fault.fix)
             return None
 
     def _counted(self, rule: Exclude | Choose) -> tuple[str, ...]:
@@ -167,17 +167,17 @@ class _Compiler:
         target = absolute(path, parent)
         is_member = target.rpartition("/")[0] in self._collections
         if not is_path(path):
-            self._fault("PC207", f"{quoted(path)} is not a valid module path", span, path_help(path))
+            self._faults.add("PC207", f"{quoted(path)} is not a valid module path", span, path_help(path))
         elif target in self._modules or (is_member and members):
             return target
         elif is_member:
             message = f"{attribute}: {quoted(path)} is a member of a collection"
-            self._fault("PC208", message, span, "write the rule into <rules>")
+            self._faults.add("PC208", message, span, "write the rule into <rules>")
         elif len(self._faults) < MAX_SUGGESTIONS:
             message, fix = nowhere(target, self._modules, self._unions)
-            self._fault("PC208", f"{attribute}: {message}", span, fix)
+            self._faults.add("PC208", f"{attribute}: {message}", span, fix)
         else:
-            self._fault("PC208", f"{attribute}: no module has the path {quoted(path)}", span, None)
+            self._faults.add("PC208", f"{attribute}: no module has the path {quoted(path)}", span, None)
         return None
 
     def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
@@ -194,11 +194,8 @@ class _Compiler:
             reason = f"'{entry.path}' is inside '{other.path}', not after it"
         else:
             reason = f"'{other.path}' comes after '{entry.path}' in the schema"
-        self._fault("PC304", reason, span, "change the order of the modules, or use requires")
+        self._faults.add("PC304", reason, span, "change the order of the modules, or use requires")
         return False
-
-    def _fault(self, code: str, message: str, span: Span, fix: str | None) -> None:
-        self._faults.append(diagnostic(code, message, span, fix))
 
 
 def _implication(kind: RuleKind, when: tuple[str, ...], then: tuple[str, ...], span: Span) -> Implication:

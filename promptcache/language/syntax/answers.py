@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from promptcache.diagnostics import Diagnostic, InvalidGeneration, Span, diagnostic
+from promptcache.diagnostics import Diagnostic, FaultList, InvalidGeneration, Span, diagnostic
 from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.nodes import AnswerFormat, ParameterType, place
 from promptcache.language.syntax.patterns import portable_pattern, read_pattern
@@ -30,7 +30,7 @@ _TYPES = {
 """The pattern of each type that has one, and the function that makes the value of a text."""
 
 
-def read_answer(element: Element, folder: Folder | None, document: str, faults: list[Diagnostic]) -> AnswerFormat:
+def read_answer(element: Element, folder: Folder | None, document: str, faults: FaultList) -> AnswerFormat:
     """Read an `answer` element of a `document`, "schema" or "prompt". Diagnostics are added to `faults`."""
     answer = AnswerFormat(**read_attributes(element, AnswerFormat, faults))
     if answer.src is None:
@@ -38,7 +38,7 @@ def read_answer(element: Element, folder: Folder | None, document: str, faults: 
     for attribute in element.attributes:
         if attribute.name in ("type", "choices", "pattern"):
             message = f"an answer with src has no {attribute.name}: the file says what answers are"
-            faults.append(diagnostic("PC105", message, attribute.span, f"remove '{attribute.name}', or remove src"))
+            faults.add("PC105", message, attribute.span, f"remove '{attribute.name}', or remove src")
     found = read_src(answer.src, folder, place(answer, "src"), document=document)
     if isinstance(found, Diagnostic):
         faults.append(found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from promptcache.diagnostics import FaultList, SchemaError, Span, diagnostic
+from promptcache.diagnostics import FaultList, SchemaError, Span
 from promptcache.language.syntax.answers import answer_faults, second_answer
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.names import (
@@ -102,7 +102,7 @@ class _Walker:
 
     def fault(self, code: str, message: str, span: Span, fix: str | None = None, first: Span | None = None) -> None:
         related = ((first, "first defined here"),) if first else ()
-        self.index.faults.append(diagnostic(code, message, span, fix, related))
+        self.index.faults.add(code, message, span, fix, related)
 
     def items(
         self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from promptcache.diagnostics import Diagnostic, Span, diagnostic
+from promptcache.diagnostics import Diagnostic, FaultList, Span, diagnostic
 from promptcache.language.limits import MAX_PATTERN
 from promptcache.language.syntax.attributes import (
     BOOLEAN,
@@ -28,7 +28,7 @@ _TRUTH = {
 }
 
 
-def read_attributes(element: Element, node: type[Any], faults: list[Diagnostic]) -> dict[str, Any]:
+def read_attributes(element: Element, node: type[Any], faults: FaultList) -> dict[str, Any]:
     """Return the fields of a node that the attributes of an element give, its span and its places.
 
     A required field is None if its attribute is missing or not allowed. The document is refused then, because each
@@ -40,7 +40,7 @@ def read_attributes(element: Element, node: type[Any], faults: list[Diagnostic])
     fields: dict[str, Any] = {"span": element.span, "places": places}
     for unknown in (each for name, each in written.items() if name not in declared):
         message = f"<{element.name}> has no attribute '{unknown.name}'"
-        faults.append(diagnostic("PC103", message, unknown.span, _instead(element, unknown, [*declared])))
+        faults.add("PC103", message, unknown.span, _instead(element, unknown, [*declared]))
     for each in declared.values():
         attribute, other = written.get(each.name), each.declared.alias_of
         if each.required:
@@ -50,10 +50,10 @@ def read_attributes(element: Element, node: type[Any], faults: list[Diagnostic])
                 faults.append(missing(element, each.name))
         elif other and other in written:
             message = f"'{each.name}' is another name for '{other}': use only one of them"
-            faults.append(diagnostic("PC105", message, attribute.span, f"remove '{each.name}'"))
+            faults.add("PC105", message, attribute.span, f"remove '{each.name}'")
         elif (value := each.kind.read(attribute.value)) is None:
             message = f"{each.name}={quoted(attribute.value)} is not allowed: {each.kind.expected} is expected"
-            faults.append(diagnostic("PC105", message, attribute.value_span, _advice(attribute, each.kind)))
+            faults.add("PC105", message, attribute.value_span, _advice(attribute, each.kind))
         elif other:
             fields |= {each.field: True, declared[other].field: value}
         else:

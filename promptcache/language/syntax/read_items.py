@@ -82,7 +82,7 @@ class SchemaReader:
             if root.name == "prompt"
             else did_you_mean(root.name, ["schema"])
         )
-        self._fault("PC107", f"a schema document begins with <schema>, not <{root.name}>", root.name_span, advice)
+        self.faults.add("PC107", f"a schema document begins with <schema>, not <{root.name}>", root.name_span, advice)
         return False
 
     def _fields(self, element: Element) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class SchemaReader:
             return True
         if known is not None:
             message = f"<{element.name}> is not allowed inside <{parent.name}>"
-            self._fault("PC102", message, element.name_span, instead(element.name, parent.name))
+            self.faults.add("PC102", message, element.name_span, instead(element.name, parent.name))
         else:
             advice = meant(element.name, sorted(here), "<{}>") or meant(element.name, ELEMENTS, "<{}>")
             advice = AS_TEXT if element.name in HTML else advice
@@ -133,7 +133,7 @@ class SchemaReader:
             elif element.name == "prompt":
                 advice = instead("prompt", parent.name)
             advice = advice or f"<{parent.name}> can contain: {', '.join(sorted(here)) or 'text'}"
-            self._fault("PC101", f"there is no element <{element.name}>", element.name_span, advice)
+            self.faults.add("PC101", f"there is no element <{element.name}>", element.name_span, advice)
         return False
 
     def _item(self, element: Element) -> Item:
@@ -180,7 +180,7 @@ class SchemaReader:
         content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
         if extra := next(content, None):
             message = "a module with src cannot have other content"
-            self._fault("PC109", message, extra.span, "move this content to a separate module")
+            self.faults.add("PC109", message, extra.span, "move this content to a separate module")
         found = read_src(src, self._folder, span)
         if isinstance(found, Diagnostic):
             self.faults.append(found)
@@ -214,7 +214,7 @@ class SchemaReader:
             return False
         message = f"{href} is included twice in the same place, which defines its names twice"
         fix = "remove one of the includes, or put each of them into a module of its own"
-        self.faults.append(diagnostic("PC203", message, span, fix, ((first, "first included here"),)))
+        self.faults.add("PC203", message, span, fix, ((first, "first included here"),))
         return True
 
     def _content_of(self, root: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
@@ -247,7 +247,7 @@ class SchemaReader:
 
     def _outside_modules(self, what: str, span: Span) -> None:
         message = f"the included file has {what} outside of its modules"
-        self._fault("PC219", message, span, "put it into a module, or write it in the file with the include")
+        self.faults.add("PC219", message, span, "put it into a module, or write it in the file with the include")
 
     def _collection(self, element: Element) -> Collection:
         fields = self._fields(element)
@@ -274,7 +274,7 @@ class SchemaReader:
                 found.append(item)
             elif not _blank(item):
                 message = f"a {element.name} can contain only modules, not text"
-                self._fault("PC106", message, item.span, "put the text into a module")
+                self.faults.add("PC106", message, item.span, "put the text into a module")
         return tuple(found)
 
     def _rules(self, element: Element) -> RuleList:
@@ -282,7 +282,7 @@ class SchemaReader:
         for node in element.children:
             if isinstance(node, Characters):
                 if not node.blank:
-                    self._fault("PC106", "<rules> cannot contain text", node.span, "write rules, or a <doc>")
+                    self.faults.add("PC106", "<rules> cannot contain text", node.span, "write rules, or a <doc>")
             elif self._allowed(node, element) and node.name == "doc":
                 children.append(Doc(**self._fields(node), text=self._content(node)))
             elif node.name in RULES:
@@ -300,11 +300,11 @@ class SchemaReader:
         for node in element.children:
             if isinstance(node, Element) and node not in prompts[:1]:
                 message, advice = f"<{node.name}> is not allowed inside <example>", "write one <prompt> in each example"
-                self._fault("PC102", message, node.name_span, advice)
+                self.faults.add("PC102", message, node.name_span, advice)
             elif isinstance(node, Characters) and not node.blank:
-                self._fault("PC106", "<example> cannot contain text", node.span, "move the text into the <prompt>")
+                self.faults.add("PC106", "<example> cannot contain text", node.span, "move the text into the <prompt>")
         if not prompts:
-            self._fault("PC104", "<example> needs a prompt", element.name_span, 'add <prompt schema="…">')
+            self.faults.add("PC104", "<example> needs a prompt", element.name_span, 'add <prompt schema="…">')
             return Doc(text="", span=element.span)
         prompt = prompts[0]
         text = prompt.source.text[prompt.start : prompt.end]
@@ -314,13 +314,10 @@ class SchemaReader:
         for item in self._items(element):
             if isinstance(item, Text) and not _blank(item):
                 fix = f'write it as default="{item.text.strip()}"' if element.name == "parameter" else "remove it"
-                self._fault("PC106", f"<{element.name}> cannot contain text", item.span, fix)
+                self.faults.add("PC106", f"<{element.name}> cannot contain text", item.span, fix)
 
     def _content(self, element: Element) -> str:
         return "".join(item.text for item in self._items(element) if isinstance(item, Text))
-
-    def _fault(self, code: str, message: str, span: Span, advice: str | None = None) -> None:
-        self.faults.append(diagnostic(code, message, span, advice))
 
 
 def _blank(item: Item) -> bool:

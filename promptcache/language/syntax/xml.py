@@ -199,7 +199,7 @@ class _Reader:
             fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
             fix = fixes.get(name, "remove the attribute" if is_attribute else "remove the prefix")
             message = f"'{name}' uses a namespace; the language has none"
-            self.faults.append(diagnostic("PC008", message, self.source.span(start, stop), fix))
+            self.faults.add("PC008", message, self.source.span(start, stop), fix)
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
