@@ -28,7 +28,7 @@ from promptcache.language.checked import (
 )
 from promptcache.language.examples import example_prompt
 from promptcache.language.format.printer import print_schema
-from promptcache.language.format_document import format_document
+from promptcache.language.format_document import format_document, format_markup
 from promptcache.language.grammar import document_grammar
 from promptcache.language.limits import MAX_BYTES, MAX_STEPS
 from promptcache.language.lint import text_outside_turns
@@ -151,6 +151,7 @@ __all__ = [
     "document_grammar",
     "example_prompt",
     "format_document",
+    "format_markup",
     "is_element",
     "is_markup",
     "is_template",

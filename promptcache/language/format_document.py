@@ -14,6 +14,11 @@ from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.xml import parse_xml
 
 
+def format_markup(text: str, *, is_prompt: bool) -> str:
+    """Return the formatted text of a schema or prompt, which is not checked."""
+    return write_markup(read_markup(text), is_prompt=is_prompt)
+
+
 def format_document(
     text: str | bytes,
     *,
@@ -39,4 +44,4 @@ def format_document(
         parse_prompt(text, source=source, folder=folder)
     else:
         check_schema(parse_schema(text, source=source, folder=folder, context=context))
-    return write_markup(read_markup(root.source.text), is_prompt=is_prompt)
+    return format_markup(root.source.text, is_prompt=is_prompt)

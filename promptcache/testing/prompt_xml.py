@@ -25,6 +25,7 @@ from promptcache.language import (
     CheckedUnion,
     FinalText,
     ancestors,
+    format_markup,
     is_element,
     walk_checked,
 )
@@ -42,9 +43,6 @@ _ANSWERS: Sequence[Mapping[str, str]] = (
     {"pattern": "[ab]+"},
 )
 _ANSWER_FORM = st.integers(0, 15)
-# Whitespace beside inline elements is part of the text around them; whitespace inside opaque ones is kept.
-_INLINE = frozenset({"parameter", "text"})
-_OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
 
 
 Members: TypeAlias = Mapping[str, Sequence[str]]
@@ -69,22 +67,21 @@ class PromptChoice:
 class PromptTree:
     """A prompt document without its messages.
 
-    `references` are the elements that name a module, by its path; "" is the prompt.
+    `references` are the elements that name a module, by its path; "" is the prompt. `formatted` prompts are written as
+    the formatter writes them, others in one line.
     """
 
     root: etree._Element
     references: Mapping[str, etree._Element]
     choice: PromptChoice
-    indented: bool
+    formatted: bool
 
     def document(self, messages: Sequence[Said] | None = None) -> str:
         """Return the whole prompt as text, ending in its own messages or in others."""
         root = deepcopy(self.root)
-        if self.indented:
-            indent(root)
         for message in self.choice.messages if messages is None else messages:
             _write_message(root, message)
-        return to_text(root)
+        return format_markup(to_text(root), is_prompt=True) if self.formatted else to_text(root)
 
 
 def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_full: bool = False) -> PromptTree:
@@ -107,7 +104,7 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_
     _write_members(draw, choice.members, references)
     if (form := draw(_ANSWER_FORM)) in range(1, len(_ANSWERS) + 1):
         _insert(draw, root, etree.Element("answer", dict(_ANSWERS[form - 1])))
-    return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
+    return PromptTree(root=root, references=references, choice=choice, formatted=bool(draw(_COIN)))
 
 
 def _needed(draw: Draw, schema: CheckedSchema, choice: PromptChoice) -> set[str]:
@@ -175,8 +172,6 @@ def _write_members(draw: Draw, members: Members, references: Mapping[str, etree.
 
 
 def _write_message(root: etree._Element, message: Said) -> None:
-    if not message.role and len(root):
-        root[-1].tail = None  # whitespace before a text is part of it
     element = etree.SubElement(root, message.role) if message.role else root
     append_text(etree.SubElement(element, "text") if message.exact else element, message.text)
 
@@ -239,24 +234,6 @@ def append_text(element: etree._Element, text: str) -> None:
         element[-1].tail = (element[-1].tail or "") + text
     else:
         element.text = (element.text or "") + text
-
-
-def indent(element: etree._Element, line: str = "\n") -> None:
-    """Write blocks on lines of their own where they have no text beside them."""
-    if element.tag in _OPAQUE or not len(element):
-        return
-    children = list(element)
-    if _is_block(children[0]) and not element.text:
-        element.text = line + "  "
-    for child, following in zip(children, [*children[1:], None], strict=True):
-        if _is_block(child):
-            indent(child, line + "  ")
-            if not child.tail and (following is None or _is_block(following)):
-                child.tail = line if following is None else line + "  "
-
-
-def _is_block(element: etree._Element) -> bool:
-    return isinstance(element.tag, str) and element.tag not in _INLINE
 
 
 def has_tokens(

@@ -19,7 +19,7 @@ from lxml import etree
 
 from promptcache.language import CheckedSchema, check_schema, parse_schema
 from promptcache.language.syntax.nodes import SchemaDocument
-from promptcache.testing.prompt_xml import indent, to_text
+from promptcache.testing.prompt_xml import to_text
 from tests.strategies.drafts import Elements, attribute_choices, attribute_values
 
 _PATHS = ("requires", "excludes", "after", "modules", "if", "then", "test")
@@ -27,6 +27,10 @@ _OPTIONS = ("whitespace", "separator", "context")
 _WORD = re.compile(r"[()]|[^()\s]+")
 _SIGNS = frozenset({"(", ")", "and", "or", "not", "implies"})
 _HOLDERS = ("schema", "module", "system", "user", "assistant")
+
+# Whitespace beside inline elements is part of the text around them; whitespace inside opaque ones is kept.
+_INLINE = frozenset({"parameter", "text"})
+_OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,24 @@ def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
     )
     options = (none, none, st.lists(wish, min_size=1, max_size=2))
     return st.integers(0, 2).flatmap(options.__getitem__)
+
+
+def indent(element: etree._Element, line: str = "\n") -> None:
+    """Write blocks on lines of their own where they have no text beside them."""
+    if element.tag in _OPAQUE or not len(element):
+        return
+    children = list(element)
+    if _is_block(children[0]) and not element.text:
+        element.text = line + "  "
+    for child, following in zip(children, [*children[1:], None], strict=True):
+        if _is_block(child):
+            indent(child, line + "  ")
+            if not child.tail and (following is None or _is_block(following)):
+                child.tail = line if following is None else line + "  "
+
+
+def _is_block(element: etree._Element) -> bool:
+    return isinstance(element.tag, str) and element.tag not in _INLINE
 
 
 def divide(root: etree._Element, wishes: Sequence[FileWish], *, indented: bool) -> SchemaFiles:
