@@ -25,46 +25,28 @@ _BLANK = " \t"
 _SPACE = " \t\n"
 
 
-class _Dialect(NamedTuple):
-    """Layout rules for the elements of one kind of document.
-
-    Attributes:
-        elements: Elements with their attributes in order. Other attributes keep the order in which they were written.
-        inline: Elements that are part of the text around them.
-        exact: Elements whose content is not changed.
-    """
+class _Surroundings(NamedTuple):
+    """Options that an element inherits, with the declarations of the elements in its kind of document."""
 
     elements: Mapping[str, ElementType]
-    inline: frozenset[str]
-    exact: frozenset[str]
-
-
-def _dialect(elements: Mapping[str, ElementType], *exact: str) -> _Dialect:
-    inline = frozenset(name for name, element in elements.items() if element.is_inline)
-    return _Dialect(elements, inline, frozenset(exact))
-
-
-_PROMPT, _SCHEMA = _dialect(PROMPT_ELEMENTS, "text", "arg"), _dialect(ELEMENTS, "text")
-
-
-class _Surroundings(NamedTuple):
-    """Options that an element inherits: the dialect, the whitespace mode and the indentation."""
-
-    dialect: _Dialect
     whitespace: Whitespace
     indent: str
 
     def within(self, tag: Tag) -> _Surroundings:
         """Return the options for the content of `tag`."""
-        dialect, whitespace = self.dialect, self.whitespace
-        if dialect is _SCHEMA and tag.name == "example":
-            dialect, whitespace = _PROMPT, Whitespace.DEDENT
-        elif dialect is _SCHEMA and tag.name == "doc":
+        elements, whitespace = self.elements, self.whitespace
+        if elements is ELEMENTS and tag.name == "example":
+            elements, whitespace = PROMPT_ELEMENTS, Whitespace.DEDENT
+        elif elements is ELEMENTS and tag.name == "doc":
             whitespace = Whitespace.DEDENT
-        elif dialect is _SCHEMA and tag.name in {"schema", "module", "collection"}:
+        elif elements is ELEMENTS and tag.name in {"schema", "module", "collection"}:
             written = dict(tag.attributes).get("whitespace", f'"{whitespace}"')[1:-1]
             whitespace = Whitespace(Chars(MarkupKind.TEXT, written).value)
-        return _Surroundings(dialect, whitespace, self.indent + _INDENT)
+        return _Surroundings(elements, whitespace, self.indent + _INDENT)
+
+    def is_inline(self, tag: Tag) -> bool:
+        """Return whether an element is part of the text around it."""
+        return tag.name in self.elements and self.elements[tag.name].is_inline
 
 
 class _Meaning(NamedTuple):
@@ -93,15 +75,16 @@ class _Item(NamedTuple):
 
 def write_markup(nodes: Sequence[MarkupNode], *, is_prompt: bool) -> str:
     """Return the text of a document; every line ends with a newline."""
-    items = _items(nodes, _Surroundings(_PROMPT if is_prompt else _SCHEMA, Whitespace.DEDENT, ""))
+    items = _items(nodes, _Surroundings(PROMPT_ELEMENTS if is_prompt else ELEMENTS, Whitespace.DEDENT, ""))
     return _joined(list(items), "") + "\n"
 
 
 def _write_element(tag: Tag, around: _Surroundings) -> str:
     """Format an element, from its start tag to its end tag."""
     head = _start_tag(tag, around)
-    if tag.name in around.dialect.exact or tag.name in around.dialect.inline:
-        inner = tag.inner if tag.name in around.dialect.exact or tag.inner.strip(" \t\n") else ""
+    is_exact = tag.name in around.elements and around.elements[tag.name].is_exact
+    if is_exact or around.is_inline(tag):
+        inner = tag.inner if is_exact or tag.inner.strip(" \t\n") else ""
     else:
         inner = _content(tag, head, around)
     return f"{head}>{inner}</{tag.name}>" if inner else f"{head}/>"
@@ -110,14 +93,14 @@ def _write_element(tag: Tag, around: _Surroundings) -> str:
 def _content(tag: Tag, head: str, around: _Surroundings) -> str:
     inside = around.within(tag)
     on_one_line = "\n" not in tag.inner
-    if on_one_line and _is_text(tag.children, inside.dialect):
+    if on_one_line and _is_text(tag.children, inside):
         line = "".join(_written(tag.children, inside))
         if _fits(tag, head, line, around):
             return line
     items = list(_items(tag.children, inside))
     if not items:
         return ""
-    if on_one_line and around.dialect is _PROMPT and tag.name != "prompt":
+    if on_one_line and around.elements is PROMPT_ELEMENTS and tag.name != "prompt":
         line = "".join(item.text for item in items)
         if _fits(tag, head, line, around):
             return line
@@ -142,7 +125,7 @@ def _joined(items: Sequence[_Item], indent: str) -> str:
 def _items(nodes: Sequence[MarkupNode], around: _Surroundings) -> Iterator[_Item]:
     """Yield the blocks among `nodes` and the comments between them."""
     space = "\n"
-    for is_block, group in groupby(nodes, key=lambda node: _is_block(node, around.dialect)):
+    for is_block, group in groupby(nodes, key=lambda node: _is_block(node, around)):
         if is_block:
             for node in group:
                 yield _Item(_write(node, around), _gap(space))
@@ -178,16 +161,16 @@ def _comment_gap(space: str) -> int:
     return _gap(space) if "\n" in space else 0
 
 
-def _is_block(node: MarkupNode, dialect: _Dialect) -> bool:
-    return node.name not in dialect.inline if isinstance(node, Tag) else node.kind is MarkupKind.DECLARATION
+def _is_block(node: MarkupNode, around: _Surroundings) -> bool:
+    return not around.is_inline(node) if isinstance(node, Tag) else node.kind is MarkupKind.DECLARATION
 
 
 def _is_free(run: Sequence[MarkupNode]) -> bool:
     return all(isinstance(node, Chars) and node.free for node in run)
 
 
-def _is_text(nodes: Sequence[MarkupNode], dialect: _Dialect) -> bool:
-    return not any(_is_block(node, dialect) for node in nodes) and not _is_free(nodes)
+def _is_text(nodes: Sequence[MarkupNode], around: _Surroundings) -> bool:
+    return not any(_is_block(node, around) for node in nodes) and not _is_free(nodes)
 
 
 def _written(nodes: Sequence[MarkupNode], around: _Surroundings) -> Iterator[str]:
@@ -200,13 +183,13 @@ def _write(node: MarkupNode, around: _Surroundings) -> str:
 
 def _start_tag(tag: Tag, around: _Surroundings) -> str:
     """Return a start tag without its end. A block's start tag has one line per attribute if one line is too short."""
-    element = around.dialect.elements.get(tag.name)
+    element = around.elements.get(tag.name)
     known = {each.name: each for each in attributes_of(element.node)} if element else {}
     order = {name: number for number, name in enumerate(known)}
     pairs = sorted(tag.attributes, key=lambda pair: order.get(pair[0], len(order)))
     attributes = [f"{name}={_value(quoted, known.get(name))}" for name, quoted in pairs]
     line = " ".join([f"<{tag.name}", *attributes])
-    if tag.name in around.dialect.inline or len(f"{around.indent}{line}/>") <= _WIDTH:
+    if around.is_inline(tag) or len(f"{around.indent}{line}/>") <= _WIDTH:
         return line
     return f"<{tag.name} " + ("\n" + around.indent + " " * (len(tag.name) + 2)).join(attributes)
 

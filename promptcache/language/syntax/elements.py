@@ -40,12 +40,14 @@ class ElementType(NamedTuple):
         words: Its meaning, in Markdown.
         children: The elements that it can contain.
         is_inline: Whether it is part of the text around it.
+        is_exact: Whether its content is exact text.
     """
 
     node: type[Any]
     words: str
     children: tuple[str, ...] = ()
     is_inline: bool = False
+    is_exact: bool = False
 
 
 RULES: Mapping[str, ElementType] = {
@@ -67,7 +69,7 @@ ELEMENTS: Mapping[str, ElementType] = {
     "scaffold": ElementType(Scaffold, "Modules that are also encoded together, so that they attend to each other."),
     "include": ElementType(Include, "The modules of another file."),
     **{role.value: ElementType(Turn, "A chat turn.", (*_IN_TURNS, *Role)) for role in Role},
-    "text": ElementType(Text, "Text that is used exactly as it is.", is_inline=True),
+    "text": ElementType(Text, "Text that is used exactly as it is.", is_inline=True, is_exact=True),
     "doc": ElementType(Doc, "Documentation, which is never part of a prompt."),
     "answer": ElementType(AnswerFormat, "The format of answers."),
     "rules": ElementType(RuleList, "Rules about modules anywhere in the schema.", (*RULES, "doc")),
@@ -81,7 +83,7 @@ example."""
 PROMPT_ELEMENTS: Mapping[str, ElementType] = {
     "prompt": ElementType(PromptDocument, "One request against a schema.", ("use", "arg", "answer", "text", *Role)),
     "use": ElementType(Reference, "A module by its path.", ("use", "arg")),
-    "arg": ElementType(Argument, "An argument whose text is exact."),
+    "arg": ElementType(Argument, "An argument whose text is exact.", is_exact=True),
     "answer": ELEMENTS["answer"],
     **{role.value: ElementType(Turn, "A chat turn.", ("text",)) for role in Role},
     "text": ELEMENTS["text"],
