@@ -14,8 +14,6 @@ from promptcache.diagnostics import (
     FaultList,
     PromptError,
     Span,
-    diagnostic,
-    did_you_mean,
     in_order,
 )
 from promptcache.language.lint import lint_choices, lint_text, lint_value
@@ -31,7 +29,7 @@ from promptcache.language.syntax.prompt_nodes import (
     Reference,
     misplaced_text,
 )
-from promptcache.language.syntax.read_attributes import read_attributes
+from promptcache.language.syntax.read_attributes import read_attributes, wrong_root
 from promptcache.language.syntax.source import Source
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
 from promptcache.language.syntax.whitespace import finish
@@ -55,14 +53,8 @@ def read_prompt(source: Source, make: Callable[..., _Prompt], folder: Folder | N
         PromptError: all faults of XML or structure, in document order.
     """
     root = parse_xml(source, source.name, PromptError)
-    if root.name != "prompt":
-        advice = (
-            "this document is a schema, but a prompt is expected here"
-            if root.name == "schema"
-            else did_you_mean(root.name, ["prompt"])
-        )
-        message = f"a prompt document begins with <prompt>, not <{root.name}>"
-        raise PromptError([diagnostic("PC107", message, root.name_span, advice)])
+    if found := wrong_root(root, "prompt"):
+        raise PromptError([found])
     reader = _PromptReader(folder)
     fields = reader.prompt(root)
     if reader.faults:

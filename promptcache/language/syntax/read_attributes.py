@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from promptcache.diagnostics import Diagnostic, FaultList, Span, diagnostic
+from promptcache.diagnostics import Diagnostic, FaultList, Span, diagnostic, did_you_mean
 from promptcache.language.limits import MAX_PATTERN
 from promptcache.language.syntax.attributes import (
     BOOLEAN,
@@ -59,6 +59,17 @@ def read_attributes(element: Element, node: type[Any], faults: FaultList) -> dic
         else:
             fields[each.field] = value
     return fields
+
+
+def wrong_root(root: Element, expected: str) -> Diagnostic | None:
+    """Return the diagnostic for a document that does not begin as a schema or prompt is expected to; else None."""
+    if root.name == expected:
+        return None
+    other = "prompt" if expected == "schema" else "schema"
+    advice = f"this document is a {other}, but a {expected} is expected here"
+    message = f"a {expected} document begins with <{expected}>, not <{root.name}>"
+    fix = advice if root.name == other else did_you_mean(root.name, [expected])
+    return diagnostic("PC107", message, root.name_span, fix)
 
 
 def missing(element: Element, name: str, message: str = "the attribute '{}'") -> Diagnostic:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, did_you_mean, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, in_order
 from promptcache.language.limits import MAX_DEPTH, MAX_ELEMENTS
 from promptcache.language.syntax.answers import read_answer
 from promptcache.language.syntax.attributes import attributes_of
@@ -35,7 +35,7 @@ from promptcache.language.syntax.nodes import (
     Union,
     place,
 )
-from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes
+from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes, wrong_root
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Attribute, Characters, Element
@@ -75,15 +75,9 @@ class SchemaReader:
         return document
 
     def _is_schema(self, root: Element) -> bool:
-        if root.name == "schema":
-            return True
-        advice = (
-            "this document is a prompt, but a schema is expected here"
-            if root.name == "prompt"
-            else did_you_mean(root.name, ["schema"])
-        )
-        self.faults.add("PC107", f"a schema document begins with <schema>, not <{root.name}>", root.name_span, advice)
-        return False
+        if found := wrong_root(root, "schema"):
+            self.faults.append(found)
+        return found is None
 
     def _fields(self, element: Element) -> dict[str, Any]:
         return read_attributes(element, ELEMENTS[element.name].node, self.faults)
