@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -49,26 +50,25 @@ from promptcache.server.bodies import ChatBody, CheckBody, PromptBody, given_opt
 from promptcache.server.chat import chat_request
 from promptcache.server.chat_form import ChatForm
 from promptcache.server.errors import ApiError
-from promptcache.server.read_body import checked_body, read_body, read_data
+from promptcache.server.read_body import checked_body, read_data
 from promptcache.server.respond import Endpoint, ServerRequest, planned, respond
 from promptcache.server.state import ServerState
 
 router = APIRouter()
-_Body = TypeVar("_Body")
 
 
 @router.post("/v1/prompts")
 async def prompts(request: Request) -> Response:
     """Answer a prompt document."""
     state: ServerState = request.app.state.server
-    body = await read_body(request, PromptBody, _same, document="prompt")
+    body = await read_data(request, partial(checked_body, PromptBody), document="prompt")
     return await respond(request, await state.pools.plan(request, lambda: _document_request(body, state)))
 
 
 @router.post("/v1/check")
 async def check(request: Request) -> dict[str, Any]:
     """Return the diagnostics of a document: a schema by itself, a prompt against its schema."""
-    body = await read_body(request, CheckBody, _same, document="document")
+    body = await read_data(request, partial(checked_body, CheckBody), document="document")
     state: ServerState = request.app.state.server
     return await state.pools.documents.run(request, lambda: _checked_data(body, state))
 
@@ -76,7 +76,7 @@ async def check(request: Request) -> dict[str, Any]:
 @router.post("/v1/layout.html")
 async def layout(request: Request) -> Response:
     """Draw the layout of a schema document, or what a prompt document reuses and prefills."""
-    body = await read_body(request, CheckBody, _same, document="document")
+    body = await read_data(request, partial(checked_body, CheckBody), document="document")
     state: ServerState = request.app.state.server
 
     def draw() -> str:
@@ -123,10 +123,6 @@ def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
         options={**body.options, **given_options(body, Body.PROMPT_CACHE)},
         reuse=body.reuse,
     )
-
-
-def _same(body: _Body) -> _Body:
-    return body
 
 
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:

@@ -32,15 +32,13 @@ _Body = TypeVar("_Body", bound=BaseModel)
 _Made = TypeVar("_Made")
 
 
-async def read_body(
-    request: Request, kind: type[_Body], make: Callable[[_Body], _Made], *, document: str | None = None
-) -> _Made:
+async def read_body(request: Request, kind: type[_Body], make: Callable[[_Body], _Made]) -> _Made:
     """Return what `make` makes of the body of a request; arguments and errors are those of `read_data`.
 
     Raises:
         ApiError: As `checked_body`.
     """
-    return await read_data(request, lambda data: make(checked_body(kind, data)), document=document)
+    return await read_data(request, lambda data: make(checked_body(kind, data)))
 
 
 async def read_data(request: Request, make: Callable[[dict[str, Any]], _Made], *, document: str | None = None) -> _Made:
@@ -104,20 +102,11 @@ async def read_text(request: Request, *media_types: str) -> str:
     return _text(await request.body())
 
 
-def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
-    """Return a body with these fields.
+def checked_body(kind: type[_Body], data: Any, place: str = "") -> _Body:
+    """Return a body with these fields, or the part of a body at a JSON path.
 
     Raises:
-        ApiError: A field is missing, not known or not valid; names its place.
-    """
-    return checked_part(kind, data, "")
-
-
-def checked_part(kind: type[_Body], data: Any, place: str) -> _Body:
-    """Return a part of a body; `place` is its JSON path.
-
-    Raises:
-        ApiError: It is not an object, or as `checked_body`.
+        ApiError: It is not an object, or a field is missing, not known or not valid; names its place.
     """
     if not isinstance(data, dict):
         raise ApiError(400, "invalid_value", f"{place} is not allowed: an object is expected", param=place)

@@ -25,7 +25,7 @@ from promptcache.server.bodies import (
 )
 from promptcache.server.chat import chat_prompt, template_options
 from promptcache.server.errors import ApiError
-from promptcache.server.read_body import checked_part, read_body, unsupported_type
+from promptcache.server.read_body import checked_body, read_body, unsupported_type
 from promptcache.server.respond import Endpoint, ServerRequest, respond
 from promptcache.server.response_form import ResponseForm
 from promptcache.server.state import Conversation, ResponseMemory, ServerState
@@ -251,7 +251,7 @@ def _tools(given: Sequence[Any]) -> list[dict[str, Any]]:
         place = f"tools[{index}]"
         if isinstance(tool, dict) and tool.get("type") != "function":
             raise unsupported_type(place, tool.get("type"), "only tools of type 'function' are")
-        fields = checked_part(_ResponseTool, tool, place).model_dump(exclude={"type", "strict"}, exclude_none=True)
+        fields = checked_body(_ResponseTool, tool, place).model_dump(exclude={"type", "strict"}, exclude_none=True)
         made.append({"type": "function", "function": fields})
     try:
         read_tools(made)
@@ -299,7 +299,7 @@ def _item(item: Any, place: str) -> _InputItem:
     kind = item.get("type", "message") if isinstance(item, dict) else "message"
     if not isinstance(kind, str) or kind not in _ITEMS:
         raise unsupported_type(place, kind, f"items of type {', '.join(map(repr, _ITEMS))} are")
-    return checked_part(_ITEMS[kind], item, place)
+    return checked_body(_ITEMS[kind], item, place)
 
 
 def _text(content: str | Sequence[Any], place: str, kind: str) -> str:
@@ -311,5 +311,5 @@ def _text(content: str | Sequence[Any], place: str, kind: str) -> str:
         at = f"{place}[{index}]"
         if isinstance(part, dict) and part.get("type") != kind:
             raise unsupported_type(at, part.get("type"), f"parts of type '{kind}' are expected here")
-        text += checked_part(_InputPart, part, at).text
+        text += checked_body(_InputPart, part, at).text
     return text
