@@ -11,18 +11,20 @@ from datetime import datetime
 from typing import Any
 
 from promptcache.language import ChatMessages, Role
-from promptcache.tokenizer import FROZEN_DATE, NO_OPTIONS, Before, Markup, PlainTokenizer
+from promptcache.tokenizer import FROZEN_DATE, NO_OPTIONS, Before, Markup, Tokenizer
 
 _NUM_BYTES = 256
 _CONTROLS = ("<bos>", *(form for role in Role for form in (f"<{role}>", f"</{role}>")))
 
 
-class ByteTokenizer(PlainTokenizer):
+class ByteTokenizer(Tokenizer):
     """Token IDs 0 to 255 are bytes; then come BOS and, for each role, one header and one footer token."""
 
     vocab_size = _NUM_BYTES + len(_CONTROLS)
     control_ids = frozenset(range(_NUM_BYTES, vocab_size))
     eos_ids = (_NUM_BYTES + _CONTROLS.index(f"</{Role.ASSISTANT}>"),)
+    bos_ids: tuple[int, ...] = ()
+    bos_form = ""
     fingerprint = "byte-tokenizer"  # the vocabulary has no versions
 
     def __init__(self, *, bos: bool = True) -> None:
