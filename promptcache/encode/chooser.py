@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from promptcache.encode.encode import CHUNK_TOKENS
 from promptcache.kv import KV
-from promptcache.layout import Encoding, Plan, attended_plan
+from promptcache.layout import Encoding, Plan, positions_to_repair
 from promptcache.locks import new_lock
 from promptcache.model import Model
 from promptcache.rows import Copies, attention_weights
@@ -48,11 +48,11 @@ class Chooser:
         with self._lock:
             if (positions := self._chosen.get(key)) is not None:
                 self._chosen.move_to_end(key)
-                return plan.recompute(positions)
-        made = attended_plan(plan, attention_weights(question, kv_of, self._model, self._copies, CHUNK_TOKENS))
-        positions = frozenset(position for piece in made.repaired for position in piece.position_ids)
+                return plan.with_choice(positions)
+        weights = attention_weights(question, kv_of, self._model, self._copies, CHUNK_TOKENS)
+        positions = positions_to_repair(plan.pieces, plan.repair, weights)
         with self._lock:
             self._chosen[key] = positions
             if len(self._chosen) > self._max_choices:
                 self._chosen.popitem(last=False)
-        return made
+        return plan.with_choice(positions)

@@ -20,7 +20,7 @@ from promptcache.layout.plan import (
     needed_positions,
 )
 from promptcache.layout.rendering import Rendering, render
-from promptcache.layout.repair import attended_plan
+from promptcache.layout.repair import positions_to_repair
 from promptcache.layout.run_variants import (
     find_variant,
     pair_encodings,
@@ -60,7 +60,6 @@ __all__ = [
     "TextPiece",
     "Variant",
     "VariantKind",
-    "attended_plan",
     "check_length",
     "check_positions",
     "context_digest",
@@ -72,6 +71,7 @@ __all__ = [
     "needed_positions",
     "num_shared",
     "pair_encodings",
+    "positions_to_repair",
     "render",
     "run_variants",
     "scaffolds_in_use",

@@ -106,6 +106,7 @@ class Plan(Short):
             Generation continues right after it, at `stop`.
         first_answer: Position of the first token of the first answer in the conversation that the prompt adds; None
             if there is none.
+        is_chosen: Whether the tokens that `repair="attended-K"` computes again are chosen.
         warnings: Where the text is not what the chat template writes for the whole conversation.
     """
 
@@ -114,6 +115,7 @@ class Plan(Short):
     pieces: tuple[Piece, ...]
     repair: Repair
     first_answer: int | None = None
+    is_chosen: bool = False
     warnings: tuple[Diagnostic, ...] = ()
 
     @cached_property
@@ -177,7 +179,7 @@ class Plan(Short):
     @property
     def awaits_choice(self) -> bool:
         """Whether `repair` chooses the stored tokens to compute again by attention, and has not yet."""
-        return self.repair.kind is RepairKind.ATTENDED and self.level is Level.MODULAR and not self.repaired
+        return self.repair.kind is RepairKind.ATTENDED and self.level is Level.MODULAR and not self.is_chosen
 
     @property
     def question(self) -> RequestTokens:
@@ -208,6 +210,10 @@ class Plan(Short):
     def recompute(self, positions: Container[int]) -> Plan:
         """Return a plan that computes the stored tokens at these positions again. All tokens stay where they are."""
         return replace(self, pieces=recomputed(self.pieces, positions))
+
+    def with_choice(self, positions: Container[int]) -> Plan:
+        """Return the plan that computes the tokens again which `repair="attended-K"` has chosen."""
+        return replace(self.recompute(positions), is_chosen=True)
 
     def plain(self) -> Plan:
         """Return a plan that computes all tokens."""

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from promptcache.language import Repair, RepairKind
-from promptcache.layout.pieces import Piece, Plan, num_exact
+from promptcache.layout.pieces import Piece, num_exact
 
 
 def positions_to_repair(pieces: Sequence[Piece], repair: Repair, weights: Sequence[float] = ()) -> frozenset[int]:
@@ -37,15 +37,6 @@ def positions_to_repair(pieces: Sequence[Piece], repair: Repair, weights: Sequen
     if repair.kind is RepairKind.ATTENDED:
         found = sorted(candidates, key=lambda position: -weights[position])[: len(found)]  # equal ones stay in order
     return frozenset(found)
-
-
-def attended_plan(plan: Plan, weights: Sequence[float]) -> Plan:
-    """Return a plan with `repair="attended-K"` that computes the chosen tokens again.
-
-    Args:
-        weights: How much the new tokens attend to each position.
-    """
-    return plan.recompute(positions_to_repair(plan.pieces, plan.repair, weights))
 
 
 def _is_context_exact(pieces: Sequence[Piece], index: int) -> bool:

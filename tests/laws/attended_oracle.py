@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from promptcache.language import Repair
-from promptcache.layout import Plan, RequestTokens
+from promptcache.language import Repair, RepairKind
+from promptcache.layout import Level, Plan, RequestTokens
 from promptcache.model import Model
 from promptcache.model.reference import reference_inputs, reference_tokens, visibility
 from promptcache.rows.weighing import middle_layers
@@ -22,9 +22,9 @@ from tests.laws.level_oracle import inexact_positions
 
 def attended(plan: Plan, model: Model) -> Plan:
     """Return the plan that `repair="attended-K"` comes to; the same plan if it has another repair."""
-    if not plan.awaits_choice:
+    if plan.repair.kind is not RepairKind.ATTENDED or plan.level is Level.EXACT:
         return plan
-    return plan.recompute(most_attended(plan, plan.repair, weights(plan.question, model)))
+    return plan.with_choice(most_attended(plan, plan.repair, weights(plan.question, model)))
 
 
 def most_attended(plan: Plan, repair: Repair, weight: Sequence[float]) -> set[int]:

@@ -31,7 +31,7 @@ from promptcache.language import (
     resolve_prompt,
 )
 from promptcache.language.syntax.attributes import attributes_of, write_attributes
-from promptcache.layout import Level, Origin, Plan, attended_plan, make_plan, needed_positions
+from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions, positions_to_repair
 from promptcache.testing import PromptCase
 from promptcache.testing.cases import subject_prompts
 from promptcache.testing.cover import DEFAULT_TEXT
@@ -127,7 +127,8 @@ def repairs_are_right(case: PromptCase) -> None:
             hold(_new_positions(plan) == expected, f"repair {name!r} computes other tokens", case)
     weights = [position * 7919 % 13 for position in range(slots.stop)]
     for name in ("attended-2", "attended-50%"):
-        plan = attended_plan(_plan(case, name), weights)
+        plan = _plan(case, name)
+        plan = plan.with_choice(positions_to_repair(plan.pieces, plan.repair, weights))
         expected = new | most_attended(slots, plan.repair, weights)
         hold(_new_positions(plan) == expected, f"repair {name!r} computes other tokens", case)
         hold(plan.level is true_level(plan), f"with repair {name!r} level {plan.level} is not right", case)
