@@ -5,15 +5,13 @@ Texts are computed together, in forward passes of at most `CHUNK_TOKENS` tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 
 from promptcache.diagnostics import InvalidValue, Kind, Short, is_text, shown
 from promptcache.encode import CHUNK_TOKENS, Executor, grouped, prepare
-from promptcache.kv import KV
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.rows import Batch
 from promptcache.tokenizer import Tokenizer
@@ -25,9 +23,6 @@ _CHOICES = Kind(
     "a list of texts, at least one and none of them empty,",
     lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
 )
-
-RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KV]]
-"""A request, and KV of its encodings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -117,33 +112,17 @@ def _predictions(
     held = {**stored, own: batch.own_kv(row)}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
     parts, behind = (*tokens.parts, own.whole), tokens.position_ids[-1] + 1
-    longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
     joining = (
-        (
-            RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(range(behind, behind + len(fed)))),
-            held,
-        )
-        for fed in (choices[index][:-1] for index in longer)
+        (index, RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(range(behind, behind + len(fed)))))
+        for index, fed in enumerate(token_ids[:-1] for token_ids in choices)
+        if fed
     )
     limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
-    for index, logits in _compute(batch, joining, limit):
-        yield longer[index], logits
-
-
-def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """Compute all tokens of requests; yield the index of each request with logits of its next tokens `[n, V]`.
-
-    As many requests as fit share a step of at most `limit` tokens. A longer one takes several steps of its own.
-    """
-    index = 0
-    for group in grouped(joining, lambda each: len(each[0].token_ids), limit):
-        rows = [batch.join(*each) for each in group]
-        longest = max(len(row.tokens.token_ids) for row in rows)
-        for start in range(0, longest, limit):
+    for group in grouped(joining, lambda each: len(each[1].token_ids), limit):  # one that is longer takes several steps
+        rows = [batch.join(request, held) for _, request in group]
+        for start in range(0, max(len(row.tokens.token_ids) for row in rows), limit):
             work = [(row, row.tokens.token_ids[start : start + limit]) for row in rows]
-            logits = batch.step(work, num_last=None)
-            sizes = [len(token_ids) for _, token_ids in work]
-            yield from enumerate(logits.split_with_sizes(sizes), start=index)
+            logits = batch.step(work, num_last=None).split_with_sizes([len(token_ids) for _, token_ids in work])
+            yield from zip((index for index, _ in group), logits, strict=True)
         for row in rows:
             batch.leave(row)
-        index += len(rows)
