@@ -86,7 +86,8 @@ class _Writer:
         if collection is not None:
             known = islice(filter(is_tag, collection.members), _MAX_MEMBERS)
             named = RNG.optional(RNG.attribute(RNG.text(), name="module"))  # as an element, or by <use module="…"/>
-            return RNG.zeroOrMore(RNG.element(RNG.choice(*map(RNG.name, known), RNG.anyName()), named))
+            member = RNG.element(RNG.choice(*map(RNG.name, known), RNG.anyName()), named)
+            return RNG.zeroOrMore(RNG.choice(member, ref("use")))
         parts = [ref(f"a{self._number[path]}")] if self._schema.parameters[path] else []
         if self._schema.modules:
             parts.append(RNG.zeroOrMore(self._use(path)))

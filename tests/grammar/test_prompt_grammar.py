@@ -178,3 +178,15 @@ def _is_element_of_a_grammar(name: str) -> bool:
     except etree.RelaxNGParseError:
         return False
     return True
+
+
+def test_a_collection_may_hold_the_use_of_any_module() -> None:
+    """A `use` inside of a collection may give arguments to a module elsewhere, as one between modules may."""
+    schema = checked(
+        '<schema name="s"><module name="a"><parameter name="p" length="2"/></module>'
+        '<collection name="c"><module name="m">x</module></collection></schema>'
+    )
+    prompt = '<prompt schema="s"><c><use module="/a" p="y"/><m/></c>?</prompt>'
+
+    assert codes(prompt, schema) == set()
+    assert accepts(oracle(schema), prompt)
