@@ -73,9 +73,3 @@ def test_there_are_enough() -> None:
 def test_faults_can_be_planted(fault: PlantedFault, patch: pytest.MonkeyPatch) -> None:
     """What each fault replaces exists in the library, also for faults that few runs plant."""
     fault.plant(patch)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_faults_can_be_planted(fault: PlantedFault, patch: pytest.MonkeyPatch) -> None:
-    """What each fault replaces exists in the library, also for faults that few runs plant."""
-    fault.plant(patch)
