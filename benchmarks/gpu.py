@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,7 @@ from benchmarks.common import (
 )
 from benchmarks.load import LoadSizes, TargetName, closed_loop, draw_requests
 from benchmarks.targets import TARGETS, load_setup, shape_tokenizer
-from promptcache.attention import TritonBackend, register_backend, unregister_backend
+from promptcache.attention import Kernels
 from promptcache.decode import Completion
 from promptcache.engine import Engine
 from promptcache.model import Model
@@ -87,9 +87,9 @@ def compare_on_gpu(
     for num_rows in (1, num_clients):
         measure("decode", {**sizes.data, "rows": num_rows}, _decoding(model, documents(sizes), num_tokens, num_rows))
     sizes = Sizes(num_modules=num_modules, module_tokens=module_tokens, new_tokens=12)
-    for name, context in ((TORCH, _torch_kernels), (TRITON, nullcontext)):
+    for name, kernels in ((TORCH, Kernels.TORCH), (TRITON, Kernels.GRAPHS)):
         progress(f"clients: {name}", 0, None)
-        with context():
+        with _kernels(model, kernels):
             rows.append({**sizes.data, "name": name, **_served(model, sizes, num_clients, num_tokens, repeats)})
     progress(f"clients: {PLAIN}", 0, None)
     rows.append({**sizes.data, "name": PLAIN, **_plain_batches(model, sizes, num_clients, num_tokens)})
@@ -115,7 +115,7 @@ def _ttft(model: Model, texts: RequestTexts) -> dict[str, _Contender]:
         answer = _answerer(model, texts)
         return lambda: _prefill_s(*answer(1, 1))
 
-    return {**_stock(model, partial(_plain, model, texts), partial(_static, model, texts)), **_ours(ours)}
+    return {**_stock(model, partial(_plain, model, texts), partial(_static, model, texts)), **_ours(model, ours)}
 
 
 def _decoding(model: Model, texts: RequestTexts, num_tokens: int, num_rows: int) -> dict[str, _Contender]:
@@ -124,7 +124,7 @@ def _decoding(model: Model, texts: RequestTexts, num_tokens: int, num_rows: int)
         return lambda: max(each.timing.decode_s for each in answer(num_rows, num_tokens + 1)) / num_tokens
 
     stock = (partial(make, model, texts, num_tokens, num_rows) for make in (_decode_dynamic, _decode_static))
-    return {**_stock(model, *stock), **_ours(ours)}
+    return {**_stock(model, *stock), **_ours(model, ours)}
 
 
 def _answerer(model: Model, texts: RequestTexts) -> Callable[[int, int], Sequence[Completion]]:
@@ -150,8 +150,9 @@ def _stock(model: Model, plain: Callable[[], Any], static: Callable[[], Any]) ->
     return {PLAIN: _Contender(plain, context), STATIC: _Contender(static, context)}
 
 
-def _ours(make: Callable[[], Callable[[], float]]) -> dict[str, _Contender]:
-    return {TORCH: _Contender(make, _torch_kernels), TRITON: _Contender(make, nullcontext)}
+def _ours(model: Model, make: Callable[[], Callable[[], float]]) -> dict[str, _Contender]:
+    kinds = {TORCH: Kernels.TORCH, TRITON: Kernels.GRAPHS}
+    return {name: _Contender(make, partial(_kernels, model, kernels)) for name, kernels in kinds.items()}
 
 
 def _timed(run: Callable[[], object]) -> float:
@@ -367,10 +368,10 @@ def _free() -> None:
 
 
 @contextmanager
-def _torch_kernels() -> Iterator[None]:
-    """Leave the Triton kernels out."""
-    unregister_backend(TritonBackend.name)
+def _kernels(model: Model, kernels: Kernels) -> Iterator[None]:
+    """Compute attention by these kernels, whatever is faster here."""
+    before, model.kernels = model.kernels, kernels
     try:
         yield
     finally:
-        register_backend(TritonBackend())
+        model.kernels = before

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import gettempdir
 from typing import IO
 
 _SAFE = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
@@ -20,6 +21,14 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 class NotRegular(OSError):
     """A path is a folder, link, pipe, socket or device, where a regular file or a real folder must be."""
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for files of this library that can be made again. It may not exist yet."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "promptcache"
+    except RuntimeError:  # no home folder
+        return Path(gettempdir()) / "promptcache"
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

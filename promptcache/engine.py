@@ -56,7 +56,7 @@ from promptcache.planning import (
     choose_placement,
     serve_schema,
 )
-from promptcache.rows import History, open_copies, open_graphs
+from promptcache.rows import History, choose_kernels, open_copies, open_graphs, used_kernels
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
 from promptcache.settings import EngineKeywords, EngineSettings
 from promptcache.tokenizer import Tokenizer
@@ -105,6 +105,7 @@ class Engine(Unpicklable):
         self.model.pack_weights(chosen.pack)
         self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer, self.model.end_ids)
         tokens = self.tokenizer.fingerprint
+        choose_kernels(self.model)
         check_linking(self.model)
         self.positions = choose_placement(self.model, chosen.positions)
         self.store: Store = open_store(chosen.store, self.model.shape)
@@ -276,9 +277,14 @@ class Engine(Unpicklable):
         return self._repetition.promote(self._planner.fitting(prompt), salt)
 
     def stats(self) -> EngineStats:
-        """Return figures of memory and of promotion."""
-        memory, promotions = self.store.memory, self._repetition.figures
-        return EngineStats(memory_bytes=memory.nbytes(), budget_bytes=memory.budget_bytes, promotions=promotions)
+        """Return figures of memory and of promotion, and the kernels of attention."""
+        memory = self.store.memory
+        return EngineStats(
+            memory_bytes=memory.nbytes(),
+            budget_bytes=memory.budget_bytes,
+            promotions=self._repetition.figures,
+            attention=used_kernels(self.model).value,
+        )
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "settings": {"codecs", "declared", "diagnostics", "kv", "language"},
     "attention": {"diagnostics", "kv"},
     "model": {"atomic", "diagnostics", "locks", "options", "tokenizer", "layout", "kv", "attention"},
-    "rows": {"diagnostics", "locks", "layout", "kv", "attention", "model"},
+    "rows": {"atomic", "diagnostics", "locks", "layout", "kv", "attention", "model"},
     "encode": {
         *("diagnostics", "language", "locks", "settings", "tokenizer", "layout", "kv", "attention", "model", "rows"),
     },

@@ -3,7 +3,7 @@
 This room works on tensors and positions. It does not use models, transformers, schemas or prompts.
 """
 
-from promptcache.attention.backend import AttentionCall, AttentionSpec, PreparedAttention
+from promptcache.attention.backend import AttentionCall, AttentionSpec, Kernels, PreparedAttention, asked_kernels
 from promptcache.attention.fixed_step import FixedStep
 from promptcache.attention.pass_attention import (
     PassAttention,
@@ -23,13 +23,14 @@ from promptcache.attention.pass_tokens import (
     padded_positions,
 )
 from promptcache.attention.transfer import to_device, write_to_device
-from promptcache.attention.triton_backend import TokenStore, TritonBackend
+from promptcache.attention.triton_backend import TokenStore, TritonBackend, kernel_faults, kernel_versions
 
 __all__ = [
     "AttentionCall",
     "AttentionSpec",
     "FixedStep",
     "KVView",
+    "Kernels",
     "PassAttention",
     "PassTokens",
     "PlacedView",
@@ -39,7 +40,10 @@ __all__ = [
     "TailGroup",
     "TokenStore",
     "TritonBackend",
+    "asked_kernels",
     "has_kernels",
+    "kernel_faults",
+    "kernel_versions",
     "padded_positions",
     "register_backend",
     "to_device",

@@ -5,13 +5,39 @@ A backend prepares the attention of a forward pass, which then runs once in each
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import torch
 
 from promptcache.attention.grouped_queries import GroupedQueries
 from promptcache.attention.pass_tokens import PassTokens
+from promptcache.diagnostics import InvalidValue, one_of
+
+_ASKED = "PROMPTCACHE_ATTENTION"
+
+
+class Kernels(StrEnum):
+    """The kernels that compute attention on a GPU: PyTorch's, or those in Triton without or with CUDA graphs."""
+
+    TORCH = "torch"
+    TRITON = "triton"
+    GRAPHS = "graphs"
+
+
+def asked_kernels() -> Kernels | None:
+    """Return the kernels that the environment variable `PROMPTCACHE_ATTENTION` names; None if it is not set.
+
+    Raises:
+        InvalidValue: It has another value.
+    """
+    asked = os.environ.get(_ASKED)
+    if not asked:
+        return None
+    one_of(Kernels).check(_ASKED, asked, InvalidValue)
+    return Kernels(asked)
 
 
 class AttentionCall(NamedTuple):

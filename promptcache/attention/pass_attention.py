@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from promptcache.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, PreparedAttention
+from promptcache.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, Kernels, PreparedAttention
 from promptcache.attention.cpu import CpuBackend
 from promptcache.attention.cuda import CudaBackend
 from promptcache.attention.pass_tokens import PassTokens
@@ -33,24 +33,39 @@ def unregister_backend(name: str) -> None:
     _backends = tuple(each for each in _backends if each.name != name)
 
 
-def choose_backend(spec: AttentionSpec) -> AttentionBackend:
-    """Return the first registered backend that supports `spec`. The portable backend supports every one."""
-    return next(each for each in _backends if each.supports(spec))
+def choose_backend(spec: AttentionSpec, kernels: Kernels | None = None) -> AttentionBackend:
+    """Return the first registered backend that supports `spec`. The portable backend supports every one.
+
+    Args:
+        kernels: With `Kernels.TORCH`, the Triton kernels are left out.
+    """
+    return next(
+        each
+        for each in _backends
+        if not (kernels is Kernels.TORCH and isinstance(each, TritonBackend)) and each.supports(spec)
+    )
 
 
-def token_store(shape: KVShape, places: Iterable[tuple[KV, int]]) -> TokenStore | None:
+def token_store(shape: KVShape, places: Iterable[tuple[KV, int]], kernels: Kernels | None = None) -> TokenStore | None:
     """Return a kernel's store for the tokens of a pass; None if their memory is written by indices.
 
     Args:
         shape: Shape of their KV.
         places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there. Not read without a kernel.
+        kernels: As for `has_kernels`.
     """
-    return TokenStore(places, shape.device) if has_kernels(shape.dtype, shape.head_dim, shape.device) else None
+    return TokenStore(places, shape.device) if has_kernels(shape, kernels) else None
 
 
-def has_kernels(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
-    """Whether Triton kernels take KV of this kind, and run on its device. The first call compiles them."""
-    return any(isinstance(each, TritonBackend) and each.takes(dtype, head_dim, device) for each in _backends)
+def has_kernels(shape: KVShape, kernels: Kernels | None = None) -> bool:
+    """Whether Triton kernels take KV of this shape, and run on its device. The first call compiles them.
+
+    Args:
+        kernels: With `Kernels.TORCH`, they are left out.
+    """
+    return kernels is not Kernels.TORCH and any(
+        isinstance(each, TritonBackend) and each.takes(shape.dtype, shape.head_dim, shape.device) for each in _backends
+    )
 
 
 def uses_kernels(spec: AttentionSpec) -> bool:
@@ -61,8 +76,8 @@ def uses_kernels(spec: AttentionSpec) -> bool:
 class PassAttention:
     """Attention over the tokens of one pass, in all layers. It is prepared once for each window."""
 
-    def __init__(self, tokens: PassTokens) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: PassTokens, kernels: Kernels | None = None) -> None:
+        self.tokens, self._kernels = tokens, kernels
         self._prepared: dict[int | None, PreparedAttention] = {}
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
@@ -70,5 +85,6 @@ class PassAttention:
         prepared = self._prepared.get(call.window)
         if prepared is None:
             spec = AttentionSpec.of(call)
-            prepared = self._prepared[call.window] = choose_backend(spec).prepare(self.tokens, call.window, spec)
+            backend = choose_backend(spec, self._kernels)
+            prepared = self._prepared[call.window] = backend.prepare(self.tokens, call.window, spec)
         return prepared.run(layer, call)

@@ -6,11 +6,12 @@ attention holds what the addresses point to until the forward pass has ended.
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import os
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any
 
@@ -28,9 +29,6 @@ from promptcache.kv import KV
 _MAX_GROUPS = 16
 _OLDEST = 8, 0  # compute capability: Ampere
 _FEW_ROWS, _MANY_ROWS = 16, 64  # queries times heads of a group, of one program
-
-WANTED = "PROMPTCACHE_TRITON"
-"""Environment variable that is "0" where these kernels are not used."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -173,24 +171,35 @@ def _is_installed() -> bool:
 
 @cache
 def _runs(device: torch.device) -> bool:
-    """Whether the kernels are not turned off, and a CUDA device compiles them and computes what matrix products give.
+    """Whether a CUDA device compiles the kernels, and computes what matrix products give.
 
     Compiling needs more than the package, for example a C compiler. Without it, other backends compute.
     """
-    if os.environ.get(WANTED) == "0":
-        return False
     if torch.version.hip is not None or torch.cuda.get_device_capability(device) < _OLDEST or not _is_installed():
         return False
-    from triton.errors import TritonError
-
     try:
         is_right = computes_rightly(device, torch.float16)
-    except (ImportError, OSError, RuntimeError, SubprocessError, TritonError) as error:
+    except kernel_faults() as error:
         _LOG.warning("the Triton kernels do not run on %s, so that slower ones compute: %s", device, first_line(error))
         return False
     if not is_right:
         _LOG.warning("the Triton kernels compute wrong numbers on %s, so that slower ones compute", device)
     return is_right
+
+
+def kernel_faults() -> tuple[type[Exception], ...]:
+    """Return the errors of kernels that do not compile or run. Triton is installed."""
+    from triton.errors import TritonError
+
+    return ImportError, OSError, RuntimeError, SubprocessError, TritonError
+
+
+def kernel_versions() -> tuple[str, str, str]:
+    """Return what the speed of the kernels depends on beside the device: PyTorch, Triton and their own source."""
+    import triton
+
+    source = Path(__file__).with_name("segments_kernel.py").read_bytes()
+    return torch.__version__, triton.__version__, hashlib.sha256(source).hexdigest()[:16]
 
 
 def computes_rightly(device: torch.device, dtype: torch.dtype) -> bool:

@@ -81,6 +81,7 @@ def command(
     of one decoded token: over linked modules, and over a `DynamicCache` with the same KV.
     """
     from promptcache.bench.request import RequestSizes
+    from promptcache.rows import used_kernels
 
     all_sizes = [
         RequestSizes(modules=modules, module_tokens=length, new_tokens=each)
@@ -94,6 +95,7 @@ def command(
             calls = _alternatives(loaded, each, None if what == "ttft" else tokens)
             measured.append(Measured(each, interleave(calls, repeats, loaded.device, partial(show, each.title))))
     facts: dict[str, Any] = {"bench": what, "model": model, "dtype": dtype, "device": device, "pack": pack}
+    facts |= {"attention": used_kernels(loaded).value}
     facts |= {"decoded_tokens": tokens} if what == "decode" else {}
     table = _ttft_table(measured, repeats) if what == "ttft" else _decode_table(measured, repeats, tokens)
     rows = [
@@ -108,11 +110,13 @@ def _load(model: str, dtype: str, device: str, threads: int | None, pack: str) -
     import torch
 
     from promptcache.model import Model, load_model
+    from promptcache.rows import choose_kernels
 
     if threads is not None:
         torch.set_num_threads(threads)
     made = Model(load_model(model, device=device, dtype=getattr(torch, dtype))[0])
     made.pack_weights({"auto": None, "all": True, "none": False}[pack])
+    choose_kernels(made)
     return made
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import click
 
+from promptcache.atomic import cache_folder
 from promptcache.cli.console import print_diagnostics, progress, show_loading
 from promptcache.cli.documents import DocumentKind, Sources, checked_schema, read
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, findings_code
@@ -224,11 +224,7 @@ def find_hypothesis(problem: str, alternative: str) -> None:
     if find_spec("hypothesis") is None:
         raise EnvironmentMissing(f"{problem}: pip install 'promptcache[testing]', or {alternative}")
     if "hypothesis" not in sys.modules:
-        try:
-            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        except RuntimeError:  # no home folder
-            caches = Path(gettempdir())
-        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(caches / "promptcache" / "hypothesis"))
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder() / "hypothesis"))
 
 
 def _print(found: Sequence[SchemaTest]) -> None:

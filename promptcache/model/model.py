@@ -15,7 +15,7 @@ from torch.amp import is_autocast_available
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from promptcache.attention import to_device
+from promptcache.attention import Kernels, asked_kernels, to_device
 from promptcache.diagnostics import ModelChanged, NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
@@ -53,6 +53,8 @@ class Model:
         shape: Shape of the KV of one token.
         num_known_tokens: Token IDs below this number have an embedding.
         guard: Notices that the model was changed.
+        kernels: The kernels of its attention on a GPU; None before they are chosen, when the Triton kernels compute
+            where they run.
     """
 
     def __init__(self, hf: PreTrainedModel, *, context_length: int | None = None) -> None:
@@ -61,6 +63,7 @@ class Model:
         Args:
             context_length: Number of positions to use; None uses all that the model declares.
         """
+        self.kernels: Kernels | None = asked_kernels()
         check_kind(hf)
         check_weights(hf)
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it

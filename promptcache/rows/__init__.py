@@ -5,6 +5,7 @@ from promptcache.rows.coalesce import Copies, open_copies, without_cache
 from promptcache.rows.finite import are_finite, has_finite_logits
 from promptcache.rows.forward_pass import Pass, Row, StopCheck
 from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt
+from promptcache.rows.kernel_choice import choose_kernels, used_kernels
 from promptcache.rows.segments import Segment
 from promptcache.rows.step_graphs import StepGraphs, note_attention, open_graphs
 from promptcache.rows.tails import tail_size
@@ -25,10 +26,12 @@ __all__ = [
     "StopCheck",
     "are_finite",
     "attention_weights",
+    "choose_kernels",
     "has_finite_logits",
     "note_attention",
     "open_copies",
     "open_graphs",
     "tail_size",
+    "used_kernels",
     "without_cache",
 ]

@@ -195,7 +195,7 @@ def open_copies(model: Model, memory: KVMemory) -> Copies:
     its length. So neighbours are joined at the first use.
     """
     shape = model.shape
-    joins_at_once = shape.is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
+    joins_at_once = shape.is_on_gpu and not has_kernels(shape, model.kernels)
     return Copies(model, memory, joins_at=1 if joins_at_once else 2)
 
 

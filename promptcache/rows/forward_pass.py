@@ -160,7 +160,7 @@ class Pass:
     @cached_property
     def attention(self) -> PassAttention:
         """Attention of all tokens to the KV of their rows."""
-        return PassAttention(self.tokens)
+        return PassAttention(self.tokens, self._model.kernels)
 
     @property
     def places(self) -> Iterator[tuple[KV, int]]:
@@ -201,7 +201,7 @@ class Pass:
 
     @cached_property
     def _store(self) -> TokenStore | None:
-        return token_store(self._model.shape, self.places)
+        return token_store(self._model.shape, self.places, self._model.kernels)
 
     @cached_property
     def _writes(self) -> tuple[_Write | _RowWrite, ...]:

@@ -18,6 +18,7 @@ from promptcache.attention import (
     AttentionCall,
     AttentionSpec,
     FixedStep,
+    Kernels,
     PassTokens,
     has_kernels,
     uses_kernels,
@@ -85,6 +86,11 @@ class StepGraphs:
         self._lock = new_lock()
         self._graphs: dict[int, _StepGraph] = {}
         self._can_record = not runs_own_code(model.hf)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether no step failed to be recorded so far."""
+        return self._can_record
 
     @torch.no_grad()
     def record_all(self) -> None:
@@ -204,7 +210,6 @@ def _no_tokens(device: torch.device) -> PassTokens:
 
 def open_graphs(model: Model) -> StepGraphs | None:
     """Return graphs of a model that runs on a CUDA device and on the Triton kernels; None for other models."""
-    if model.device.type != "cuda":
+    if model.device.type != "cuda" or model.kernels not in (None, Kernels.GRAPHS) or not has_kernels(model.shape):
         return None
-    has_own_kernels = has_kernels(model.shape.dtype, model.shape.head_dim, model.device)
-    return StepGraphs(model, CudaRecorder(model.device)) if has_own_kernels else None
+    return StepGraphs(model, CudaRecorder(model.device))

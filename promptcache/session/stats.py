@@ -16,8 +16,11 @@ class EngineStats(Short):
         memory_bytes: KV that is kept in memory now: modules, history and joined copies.
         budget_bytes: Limit of this KV. What running requests use is not limited by it.
         promotions: Combinations of modules that were promoted.
+        attention: The kernels of attention: "torch" for PyTorch's; on a GPU also "triton", or "graphs" for Triton's in
+            CUDA graphs.
     """
 
     memory_bytes: int
     budget_bytes: int
     promotions: Promotions = field(default_factory=Promotions)
+    attention: str = "torch"
