@@ -102,18 +102,21 @@ class Engine(Unpicklable):
         self.settings = chosen = EngineSettings(**settings)
         self.model = own = as_model(model, chosen.context_length)
         tell_unused(self.model.hf.generation_config, f"the generation configuration of {self.model.facts.name}")
+        self.store: Store = open_store(chosen.store, self.model.shape)
+        store = self.store
+        if store.blob_tiers:
+            _ = self.model.fingerprint  # packed weights are unpacked for it, which takes memory
         self.model.pack_weights(chosen.pack)
         self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer, self.model.end_ids)
         tokens = self.tokenizer.fingerprint
         choose_kernels(self.model)
         check_linking(self.model)
         self.positions = choose_placement(self.model, chosen.positions)
-        self.store: Store = open_store(chosen.store, self.model.shape)
         # The threads of services have no reference to the engine, so an engine that is dropped ends.
         self._executor = Executor(
             self.model,
             self.store,
-            lambda: f"{own.fingerprint}:{tokens}",
+            lambda: f"{_name_of(own, store)}:{tokens}",
             open_copies(self.model, self.store.memory),
             History(self.store.memory) if chosen.history else None,
             open_graphs(self.model),
@@ -185,7 +188,7 @@ class Engine(Unpicklable):
     @property
     def fingerprint(self) -> str:
         """Digest of model and tokenizer as they are now. KV with another fingerprint is never used."""
-        return self._executor.fingerprint
+        return f"{self.model.fingerprint}:{self.tokenizer.fingerprint}"
 
     def add_schema(
         self,
@@ -452,3 +455,12 @@ class Engine(Unpicklable):
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
+
+
+def _name_of(model: Model, store: Store) -> str:
+    """Return what tells the KV of a model from others in a store: its fingerprint, if KV leaves this process."""
+    return model.fingerprint if store.blob_tiers else store.model_names.name(model, _fingerprint_of)
+
+
+def _fingerprint_of(model: Model) -> str:
+    return model.fingerprint

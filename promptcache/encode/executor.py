@@ -87,7 +87,7 @@ class Executor:
         """Create an executor for a model and a store.
 
         Args:
-            fingerprint: Returns the fingerprint of model and tokenizer.
+            fingerprint: Returns what tells the KV of model and tokenizer from others in the store.
             copies: Those of moved and of joined segments; None keeps none.
             history: KV of own tokens of earlier requests; None keeps none.
             graphs: Recorded steps of the model; None records none.
@@ -105,7 +105,7 @@ class Executor:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of model and tokenizer."""
+        """What tells the KV of model and tokenizer from others in the store."""
         return self._fingerprint()
 
     def key(self, encoding: Encoding) -> str:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -26,6 +26,7 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory import KVMemory
+from promptcache.kv.model_names import ModelNames
 from promptcache.kv.types import KV, KVShape, Tier
 from promptcache.locks import new_lock
 
@@ -73,6 +74,7 @@ class Store(Unpicklable):
             too.
         host: Host memory, for models on another device, or None.
         blob_tiers: Persistent tiers, fastest first.
+        model_names: Names of the models whose KV is here, if it is in memory only.
     """
 
     _instead = "make one in each process; what processes share is a folder or URL, StoreConfig(folder=…)"
@@ -94,6 +96,7 @@ class Store(Unpicklable):
             host_bytes: Limit of a tier in host memory. None: no such tier.
         """
         self.memory, self.blob_tiers = KVMemory(shape, budget_bytes=budget_bytes), tuple(blob_tiers)
+        self.model_names = ModelNames[Any]()
         on_host = replace(shape, device=torch.device("cpu"))
         self.host = None if host_bytes is None else KVMemory(on_host, budget_bytes=host_bytes)
         self._notes: OrderedDict[str, Mapping[str, str]] = OrderedDict()  # by last call

@@ -144,7 +144,6 @@ class Model:
         """
         if pack is not False and self.device.type == "cpu":
             self.check_unchanged()
-            _ = self.fingerprint  # digest the weights before they are packed
             pack_linears(self.hf, every=pack is True)
             self.guard = ModelGuard(self.hf)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from promptcache import Engine, StoreConfig
 from promptcache.decode.completion import KVSource
 from promptcache.diagnostics import StoreError
 from promptcache.kv import Store, Tier
+from promptcache.model import model
 from promptcache.testing.tiny_model import tiny_model
 from tests.engine.asking import engine_of
 from tests.kv.stored import DictTier
@@ -212,3 +214,55 @@ def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
     assert healed.token_ids == made.token_ids
     assert [fault for fault in healed.usage.faults if damaged.stem in fault]
     assert healed.usage.num_encoded_tokens > 0
+
+
+def encoded_by(second: Any, store: Any) -> int:
+    """Return how many tokens an engine over this model encodes for a prompt."""
+    return engine_of(second, schema=TRAVEL, store=store).generate(PROMPT, **GREEDY).usage.num_encoded_tokens
+
+
+def test_kv_in_memory_needs_no_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are read for a folder only, before layers are packed."""
+    digests: list[object] = []
+    digest = model.model_fingerprint
+    monkeypatch.setattr(model, "model_fingerprint", lambda *args: digests.append(args) or digest(*args))
+
+    alone = Engine.from_pretrained(pack=True)
+    alone.add_schema(TRAVEL)
+    alone.warm(pairs=True)
+    assert alone.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
+    assert not digests
+    kept = Engine.from_pretrained(pack=True, store=tmp_path)
+    assert len(digests) == 1
+    assert kept.fingerprint == alone.fingerprint
+    assert len(digests) == 2
+
+
+def test_engines_share_a_store_if_their_models_are_alike() -> None:
+    """The second engine finds the KV of the first one if the weights are the same, and not if one weight differs."""
+    first = engine_of(tiny_model(), schema=TRAVEL)
+    assert first.generate(PROMPT, **GREEDY).usage.num_encoded_tokens > 0
+
+    other = tiny_model().hf
+    with torch.no_grad():
+        other.model.norm.weight[0] += 1
+    for _ in range(2):
+        assert encoded_by(tiny_model(), first.store) == 0
+    assert encoded_by(other, first.store) > 0
+    assert encoded_by(first.model, first.store) == 0
+
+
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_a_store_of_a_model_that_cannot_be_compared_is_not_shared(change: str) -> None:
+    """If the first model was changed, or is gone, KV of a model with the same weights is encoded again."""
+    first = engine_of(tiny_model(), schema=TRAVEL)
+    first.generate(PROMPT, **GREEDY)
+    store = first.store
+    if change == "changed":
+        with torch.no_grad():
+            first.model.hf.model.norm.weight.mul_(2)
+    else:
+        del first
+        gc.collect()
+
+    assert encoded_by(tiny_model(), store) > 0
