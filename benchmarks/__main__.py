@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 
 _TARGETS = [each.value for each in TargetName]
 _DTYPES = click.Choice(["float32", "bfloat16", "float16", "float64"])
+_MODEL = click.option("--model", default="demo", show_default=True, help="demo, a model's folder, or a hub id.")
+_ANY_DTYPE = click.option(
+    "--dtype",
+    type=click.Choice(["auto", *_DTYPES.choices]),
+    default="auto",
+    show_default=True,
+    help="Of weights and KV.",
+)
 
 
 @click.group("benchmarks", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -152,6 +160,19 @@ def chat(
         answer_tokens=tokens,
     )
     return compare_chats(load(), sizes, show)
+
+
+@command.command()
+@benchmark
+@_MODEL
+@_ANY_DTYPE
+@number_option("--words", 100, "Words of each module.")
+@repeats_option(5)
+def first(show: Progress, model: str, dtype: str, words: int, repeats: int) -> tuple[BenchReport, Mapping[str, str]]:
+    """Stages from the start of a process to its first token, each time in a new process."""
+    from benchmarks.first import measure_stages
+
+    return measure_stages(model, dtype, words, repeats, show), {"model": model, "dtype": dtype}
 
 
 @command.command()
@@ -392,12 +413,19 @@ def with_engine(measure: Callable[..., BenchReport]) -> Callable[..., None]:
         data = {"model": model, "dtype": str(facts.dtype).removeprefix("torch."), "device": str(facts.device)}
         return measure(show, engine, **own), data
 
-    dtypes = click.Choice(["auto", *_DTYPES.choices])
     found: Callable[..., Any] = benchmark(measured)
-    found = click.option("--dtype", type=dtypes, default="auto", show_default=True, help="Of weights and KV.")(found)
-    return click.option("--model", default="demo", show_default=True, help="demo, a model's folder, or a hub id.")(
-        found
-    )
+    return _MODEL(_ANY_DTYPE(found))
+
+
+@command.command()
+@with_engine
+@number_option("--words", 100, "Words of each module.")
+@repeats_option(5)
+def pairs(show: Progress, engine: Engine, words: int, repeats: int) -> BenchReport:
+    """First requests with a combination of warm modules: beside plain prefill, and after `warm(pairs=True)`."""
+    from benchmarks.first import measure_pairs
+
+    return measure_pairs(engine, words, repeats, show)
 
 
 @command.command()

@@ -115,6 +115,11 @@ MEASURED: dict[str, tuple[str, Callable[[Rows], object], object]] = {
         lambda rows: [len(turn) for turn in rows[0]["turns"]],
         [2, 2],
     ),
+    "pairs": (
+        "--words 4 --repeats 2",
+        lambda rows: [(row["bound"], len(row["seconds"]), len(row["other_seconds"])) for row in rows],
+        [(1.25, 2, 2), (1.1, 2, 2)],
+    ),
     "quality": (
         "--set facts --count 1 --repeats 1",
         lambda rows: ([row["way"] for row in rows][:2], {row["asked"] for row in rows}),
@@ -127,6 +132,11 @@ MEASURED: dict[str, tuple[str, Callable[[Rows], object], object]] = {
     ),
 }
 SLOW: dict[str, tuple[str, Callable[[Rows], object], object]] = {
+    "first": (  # two processes
+        "--words 4 --repeats 1",
+        lambda rows: ([row["stage"] for row in rows][:3], len(rows), all(row["seconds"][0] > 0 for row in rows)),
+        (["python", "import", "load"], 10, True),
+    ),
     "combinations": (  # 4,096 tokens in equal and uneven modules
         "--shape tiny --repeats 1",
         lambda rows: ([(row["modules"], row["new_tokens"]) for row in rows], {*map(sum, LENGTHS.values())}),
