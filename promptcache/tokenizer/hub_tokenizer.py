@@ -41,7 +41,7 @@ class HubTokenizer(TextTokenizer):
         self.bos_form = parts.bos
         talks = self._talks()
         markers = parts.turn_markers("".join(written for written, _ in talks))
-        super().__init__(parts.rules, parts.special_tokens.values(), markers)
+        super().__init__(parts.rules, parts.special_tokens.values(), markers, parts.backend)
         (ending,) = self.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
         ends = (*eos_token_ids, *parts.ids_of(parts.eos))
         self.eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
@@ -168,24 +168,24 @@ class _Parts:
 
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
         self.rules = _edited(tokenizer_json, whole_text_rules)
-        self._backend = load(self.rules)
+        self.backend = load(self.rules)
         self.special_tokens = dict(_special_tokens(config))
         self.eos = self.special_tokens.get("eos_token", "")
         declared_bos = self.special_tokens.get("bos_token", "")
-        self.prefix_ids = _prefix_ids(self._backend)
-        self.prefix = "".join(self._backend.id_to_token(token_id) or "" for token_id in self.prefix_ids)
+        self.prefix_ids = _prefix_ids(self.backend)
+        self.prefix = "".join(self.backend.id_to_token(token_id) or "" for token_id in self.prefix_ids)
         self.bos = self.prefix or declared_bos
 
     def ids_of(self, form: str) -> tuple[int, ...]:
         """Return the token of a written form, or nothing."""
-        token_id = self._backend.token_to_id(form)
+        token_id = self.backend.token_to_id(form)
         return () if token_id is None else (token_id,)
 
     @property
     def edge_ids(self) -> tuple[int, ...]:
         """The tokens that are before and behind texts: BOS, EOS, padding, and what the tokenizer adds."""
         forms = (self.special_tokens.get(f"{each}_token", "") for each in ("bos", "eos", "pad"))
-        added = {*self._backend.encode("x").ids} - {*self._backend.encode("x", add_special_tokens=False).ids}
+        added = {*self.backend.encode("x").ids} - {*self.backend.encode("x", add_special_tokens=False).ids}
         return (*added, *(token_id for form in forms for token_id in self.ids_of(form)))
 
     def turn_markers(self, written: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.tokenizer.rules import literal_pieces, unknown_piece, whole_text_rules, without_edges
+from promptcache.tokenizer.rules import literal_pieces, unknown_piece, without_edges
 from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 from promptcache.tokenizer.types import Before, Markup
 
@@ -35,11 +35,17 @@ class _Encoder:
         start, inner: The backends for a text at a start, and behind other text.
     """
 
-    def __init__(self, rules: Mapping[str, Any], *, only_words: bool = False) -> None:
-        """Create an encoder from a `tokenizer.json`; with `only_words`, special tokens in a text are text."""
+    def __init__(self, rules: Mapping[str, Any], backend: Backend) -> None:
+        """Create an encoder.
+
+        Args:
+            rules: A `tokenizer.json`.
+            backend: It, loaded. If special tokens in a text are text to it, they are to all.
+        """
         inner = without_edges(rules)
-        self.start = self.inner = self._signed = _loaded(rules, only_words)
+        self.start = self.inner = self._signed = backend
         if inner != rules:
+            only_words = backend.encode_special_tokens
             self.inner, self._signed = _loaded(inner, only_words), _loaded(rules, only_words)
             self._signed.add_tokens([AddedToken(_SIGN, normalized=False)])
         self._added_ids = {self.inner.token_to_id(token["content"]) for token in rules["added_tokens"]}
@@ -72,16 +78,18 @@ class TextTokenizer:
         rules: Mapping[str, Any],
         special_tokens: Iterable[str],
         controls: Iterable[str],
+        backend: Backend,
     ) -> None:
         """Create a tokenizer of text.
 
         Args:
-            rules: A `tokenizer.json`.
+            rules: A `tokenizer.json`, as `whole_text_rules` leaves it.
             special_tokens: Written forms of further special tokens.
             controls: Written forms of tokens that are no special tokens, and that only a chat template writes.
+            backend: The rules, loaded.
         """
-        self._rules = whole_text_rules(rules)
-        self._encoder = _Encoder(self._rules)
+        self._rules = rules
+        self._encoder = _Encoder(rules, backend)
         self._backend = self._encoder.inner
         declared = (token["content"] for token in rules["added_tokens"] if token["special"])
         special = self._find((*declared, *special_tokens))
@@ -139,7 +147,8 @@ class TextTokenizer:
         """The encoder to which written forms of control tokens are text."""
         forms = {*self._controls.values(), *self._literals.values()}
         added = ({**each, "special": each["content"] in forms} for each in self._rules["added_tokens"])
-        return _Encoder({**self._rules, "added_tokens": [*added]}, only_words=True)
+        rules = {**self._rules, "added_tokens": [*added]}
+        return _Encoder(rules, _loaded(rules, only_words=True))
 
     def _tokens(self, text: str, before: Before, plain: Sequence[tuple[int, int]]) -> list[_Token]:
         """Return the tokens of a text; no control token overlaps the ranges `plain`."""

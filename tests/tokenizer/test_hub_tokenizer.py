@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import ModelNotFound, SchemaError, UnsupportedModel
 from promptcache.language import Role
 from promptcache.layout import lay_out
-from promptcache.tokenizer import Before, Conversations, HubTokenizer
+from promptcache.tokenizer import Before, Conversations, HubTokenizer, hub_tokenizer, text_tokenizer
+from promptcache.tokenizer.text_tokenizer import load
 from tests.layout.samples import read
 from tests.tokenizer import small_tokenizers as small
 from tests.tokenizer.chat_templates import CASES
@@ -138,6 +139,17 @@ def test_fingerprint_covers_vocabulary_template_and_special_tokens():
 
     assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == len(tokenizers)
     assert HubTokenizer.from_parts(small.llama_like(), {}).fingerprint == tokenizers[0].fingerprint
+
+
+def test_a_tokenizer_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
+    """Large vocabularies take a second. Rules for the edges of a text need two more backends."""
+    loads: list[object] = []
+    for module in (hub_tokenizer, text_tokenizer):
+        monkeypatch.setattr(module, "load", lambda rules: loads.append(rules) or load(rules))
+    HubTokenizer.from_parts(small.byte_level(), {}, small.CHATML)
+    assert len(loads) == 1
+    HubTokenizer.from_parts(small.llama_like(), {})
+    assert len(loads) == 4
 
 
 def test_a_tokenizer_without_merges_for_a_control_character_is_refused():
