@@ -141,6 +141,8 @@ class Engine(Unpicklable):
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
 
+        Downloads and weights above 1 GiB show the progress bars of transformers.
+
         Args:
             model: "demo" (part of this package), a folder, or a hub id.
             device: For example "cpu" or "cuda"; None chooses a GPU if there is one.

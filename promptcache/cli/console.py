@@ -119,8 +119,9 @@ def progress() -> Iterator[Progress]:
 
 
 def show_loading(show: Progress, model: str) -> None:
-    """Show that a model is loading. A download shows its own bars, and two displays would disturb each other."""
-    from promptcache.tokenizer import local_folder
+    """Show that a model is loading. Downloads and large folders show bars of transformers, which ours would disturb."""
+    from promptcache.tokenizer import loads_quickly, local_folder
 
-    if local_folder(model) is not None:
+    folder = local_folder(model)
+    if folder is not None and loads_quickly(folder):
         show("loading the model", 0, None)

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel, first_line, shown, suggest
 from promptcache.model.facts import MODEL_FAULTS, check_causal
-from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
+from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, loads_quickly, local_folder
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -54,7 +54,7 @@ def load_model(
     offline = folder is None and not ask_hub(source, **places)
     how = {**options, "local_files_only": True} if offline else options
     try:
-        with nullcontext() if folder is None else _without_progress_bars():
+        with nullcontext() if folder is None or not loads_quickly(folder) else _without_progress_bars():
             config = AutoConfig.from_pretrained(source, **how)
             check_causal(config, f"'{source}' ({config.model_type})")
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
@@ -95,7 +95,7 @@ def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequ
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """Hide progress bars: a folder loads in a moment, unlike a download."""
+    """Hide progress bars of transformers."""
     bars: Any = logging  # not annotated
     enabled = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

@@ -4,7 +4,7 @@ This room never imports torch.
 """
 
 from promptcache.tokenizer.conversation import Conversations, Frame
-from promptcache.tokenizer.hub import DEMO_FOLDER, ask_hub, local_folder, model_folder
+from promptcache.tokenizer.hub import DEMO_FOLDER, ask_hub, loads_quickly, local_folder, model_folder
 from promptcache.tokenizer.hub_tokenizer import HubTokenizer
 from promptcache.tokenizer.long_text import has_more_tokens
 from promptcache.tokenizer.model_config import (
@@ -32,6 +32,7 @@ __all__ = [
     "ask_hub",
     "declared_positions",
     "has_more_tokens",
+    "loads_quickly",
     "local_folder",
     "model_folder",
     "read_facts",

@@ -23,6 +23,8 @@ _FILES = (
     "additional_chat_templates/tool_use.jinja",
     "additional_chat_templates/rag.jinja",
 )
+_WEIGHTS = {".bin", ".safetensors"}
+_QUICK_BYTES = 2**30
 
 
 def model_folder(name: str | Path) -> Path:
@@ -64,6 +66,12 @@ def local_folder(name: str | Path) -> Path | None:
     if not isinstance(name, str) or path.is_absolute() or os.path.exists(path) or name.startswith((".", "~")):  # noqa: PTH110
         raise ModelNotFound(f"model folder '{place}' does not exist; give a folder with config.json, or a hub id")
     return None
+
+
+def loads_quickly(folder: Path) -> bool:
+    """Whether the weights in a model's folder load in a moment, so that no bar of transformers is needed."""
+    weights = [each for each in folder.glob("*") if each.suffix in _WEIGHTS and each.is_file()]
+    return sum(each.stat().st_size for each in weights) < _QUICK_BYTES
 
 
 def ask_hub(

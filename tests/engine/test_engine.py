@@ -31,7 +31,7 @@ from promptcache.kv import KV, Store, StoreConfig, open_store
 from promptcache.language import check_schema, module, parse_schema
 from promptcache.layout import Level
 from promptcache.testing.tiny_model import tiny_model
-from promptcache.tokenizer import DEMO_FOLDER
+from promptcache.tokenizer import DEMO_FOLDER, hub
 from tests.engine.asking import GREEDY, PROMPT, SCHEMA, engine_of
 
 
@@ -250,6 +250,17 @@ def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.Mon
     assert Engine.from_pretrained("~/model").fingerprint == Engine.from_pretrained("demo").fingerprint
     with pytest.raises(ModelNotFound, match=f"'{tmp_path}/nothing' does not exist"):
         Engine.from_pretrained("~/nothing")
+
+
+def test_large_folders_show_that_they_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bar of transformers is shown for weights that take a while, as for a download. Small ones show none."""
+    shown = []
+    for limit in (2**30, 0):
+        monkeypatch.setattr(hub, "_QUICK_BYTES", limit)
+        Engine.from_pretrained(DEMO_FOLDER)
+        shown.append("%|" in capsys.readouterr().err)
+
+    assert shown == [False, True]
 
 
 LONG = "This text is too long for a terminal. " * 300
