@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from promptcache.answers import AnswerReader, TokenGrammars, TokenMatcher, answer_reader, token_grammars
-from promptcache.diagnostics import InvalidGeneration, shown
+from promptcache.diagnostics import InvalidGeneration, inside, shown
 from promptcache.encode import Executor, Prepared, Progress, Refiner, prepare
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
@@ -237,12 +237,18 @@ class RequestBuilder:
     def build_batch(self, prompts: Sequence[PromptSource], options: Options) -> list[Request]:
         """Return the requests of several prompts, as `build`.
 
+        An error of a prompt names its index.
+
         Raises:
             InvalidValue: `prompts` is a single prompt, such as a text or one list of chat messages.
             InvalidGeneration: The options have a streamer.
         """
         options.check_batch()
-        return [self.build(each, options) for each in checked_batch(prompts)]
+        requests = []
+        for index, each in enumerate(checked_batch(prompts)):
+            with inside(f"prompts[{index}]"):
+                requests.append(self.build(each, options))
+        return requests
 
     @cached_property
     def _grammars(self) -> TokenGrammars:

@@ -33,6 +33,7 @@ from promptcache.diagnostics.errors import (
     UnknownSchema,
     Unpicklable,
     UnsupportedModel,
+    inside,
 )
 from promptcache.diagnostics.excerpts import ExcerptPart, excerpt, excerpt_pieces, printable
 from promptcache.diagnostics.records import Diagnostic, Severity, Span, as_data, in_order
@@ -123,6 +124,7 @@ __all__ = [
     "excerpt_pieces",
     "first_line",
     "in_order",
+    "inside",
     "instance",
     "is_text",
     "listed",

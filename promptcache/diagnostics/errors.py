@@ -29,7 +29,9 @@ PromptCacheError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self
 
 from promptcache.diagnostics.codes import diagnostic
@@ -88,6 +90,20 @@ class LanguageError(PromptCacheError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the diagnostics, so that the error is the same in another process."""
         return type(self), (self.diagnostics,), self.__dict__
+
+
+@contextmanager
+def inside(place: str) -> Iterator[None]:
+    """Put a place before the messages of errors, such as the index of a prompt in a batch."""
+    try:
+        yield
+    except LanguageError as error:
+        spans = [replace(each.span, source=f"{place}, {each.span.source}") for each in error.diagnostics]
+        found = zip(error.diagnostics, spans, strict=True)
+        raise type(error)(replace(each, span=span) for each, span in found) from None
+    except PromptCacheError as error:
+        error.args = (f"{place}: {error}", *error.args[1:])
+        raise
 
 
 class SchemaError(LanguageError):

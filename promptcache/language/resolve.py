@@ -130,7 +130,9 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
         return
     wanted = f"the prompt is for version {quoted(prompt.version)} of schema '{schema.name}'"
     have = "the schema has none" if schema.version is None else f"the schema has version {quoted(schema.version)}"
-    fix = f'load that version, or write version="{schema.version}"' if schema.version else "add version to the schema"
+    fix = "remove version from the prompt, or add the same to the schema"
+    if schema.version is not None:
+        fix = f'load that version, or write version="{schema.version}"'
     raise PromptError([diagnostic("PC421", f"{wanted}, but {have}", prompt.span, fix)])
 
 
@@ -164,7 +166,7 @@ class _Resolver:
             elif len(self.faults) >= MAX_SUGGESTIONS:
                 self.faults.add("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
             else:
-                message, fix = self._nowhere(path)
+                message, fix = self._nowhere(path, reference.span)
                 name = next((each.text for each in reference.arguments if each.name == "name"), None)
                 if reference.path in _OF_SCHEMAS and name is not None:
                     fix = f"a prompt names a module by its own name: write <{name}/>"
@@ -186,12 +188,12 @@ class _Resolver:
             return {}
         return module.collection.members if self._known is None else self._known[collection]
 
-    def _nowhere(self, path: str) -> tuple[str, str | None]:
+    def _nowhere(self, path: str, place: Span) -> tuple[str, str | None]:
         """Return a message about a path that leads to no module, and a fix."""
         parent, _, name = path.rpartition("/")
         module, members = self._schema.modules.get(parent), self._members(parent)
         if module is None or module.collection is None:
-            return nowhere(path, self._schema.modules, self._unions(), in_prompt=True)
+            return nowhere(path, self._schema.modules, self._unions(), place)
         fix = did_you_mean(name, members) or "add it, or name another member"
         return f"collection '{parent}' has no member '{name}'", fix
 
@@ -217,7 +219,7 @@ class _Resolver:
             name = argument.name
             if name not in parameters:
                 owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"
-                fix = did_you_mean(name, parameters) or self._owner_of(name) or _listed(parameters)
+                fix = did_you_mean(name, parameters) or self._owner_of(name, argument.span) or _listed(parameters)
                 self.faults.add("PC402", f"{owner} has no parameter '{name}'", argument.span, fix)
             elif name in slots:
                 related = ((slots[name].span, "first given here"),)
@@ -226,15 +228,16 @@ class _Resolver:
                 self._check_value(parameters[name], argument)
                 slots[name] = FilledSlot(module=path, parameter=name, text=argument.text, span=argument.span)
 
-    def _owner_of(self, name: str) -> str | None:
+    def _owner_of(self, name: str, place: Span) -> str | None:
         """Return help with the modules that have a parameter of this name, or None."""
         if len(self.faults) >= MAX_SUGGESTIONS:
             return None
         owners = [owner for owner, parameters in self._schema.parameters.items() if name in parameters]
         if not owners:
             return None
-        at_top = f"<prompt {argument_form(name)}>" if owners == [""] else ""
-        return f"write it at {at_top}" if at_top else f"{listed([*filter(None, owners)])} has this parameter"
+        at_top = f"<prompt {argument_form(name)}>" if owners == [""] and place.line else ""
+        modules = [*filter(None, owners)]
+        return f"write it at {at_top}" if at_top else f"{listed(modules) or 'the schema itself'} has this parameter"
 
     def _check_value(self, parameter: Parameter, argument: Argument) -> None:
         if found := refusal(parameter, argument.text):

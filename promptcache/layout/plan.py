@@ -114,12 +114,18 @@ def check_length(layout: Layout, variants: Sequence[Variant], max_positions: int
         model: Name of the model for the message.
 
     Raises:
-        SchemaError: PC503, with both numbers.
+        SchemaError: PC503, with both numbers and the longest module.
     """
     needed = needed_positions(layout, variants)
     if needed > max_positions:
+        sizes = {path: sum(layout.runs[run].size for run in runs) for path, runs in layout.runs_of.items()}
+        longest = max(sizes, key=sizes.__getitem__)
+        owner, span = "the text outside of modules", layout.schema.source.span
+        if longest:
+            owner, span = f"module '{longest}'", layout.schema.modules[longest].span
         message = f"schema '{layout.schema.name}' needs {needed} positions, {model} has {max_positions}"
-        raise SchemaError([diagnostic("PC503", message, layout.schema.source.span)])
+        fix = "shorten it, or divide it into modules of a union or a collection, of which a prompt names a few"
+        raise SchemaError([diagnostic("PC503", f"{message}: {owner} has {sizes[longest]}", span, fix)])
 
 
 def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None:

@@ -97,6 +97,11 @@ class Run(Short):
         return self.pieces[-1].stop
 
     @property
+    def size(self) -> int:
+        """Number of positions, slots whole."""
+        return self.stop - self.start
+
+    @property
     def slots(self) -> Iterator[Slot]:
         """Slots among the pieces, in position order."""
         return (piece for piece in self.pieces if isinstance(piece, Slot))

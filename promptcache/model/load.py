@@ -5,7 +5,7 @@ A model or tokenizer that cannot be loaded raises an error that names it and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,19 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel, first_line, shown, suggest
+from promptcache.declared import declared
+from promptcache.diagnostics import (
+    InvalidValue,
+    ModelNotFound,
+    PromptCacheError,
+    UnsupportedModel,
+    did_you_mean,
+    first_line,
+    shown,
+    suggest,
+)
 from promptcache.model.facts import MODEL_FAULTS, check_causal
+from promptcache.settings import EngineSettings
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, loads_quickly, local_folder
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -62,6 +73,8 @@ def load_model(
                 how = {"adapter_kwargs": {"local_files_only": True}, **how}
             hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
             hf.to(where)
+    except TypeError as error:
+        raise _unknown_option(name, options, error) from error
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
     except MODEL_FAULTS as error:
@@ -91,6 +104,15 @@ def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequ
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template, end_ids)
+
+
+def _unknown_option(name: str | Path, options: Mapping[str, Any], error: TypeError) -> PromptCacheError:
+    """Return the error for an option that transformers does not take, or for a model that it cannot make."""
+    unknown = next((each for each in options if f"unexpected keyword argument '{each}'" in str(error)), None)
+    if unknown is None:
+        return UnsupportedModel(f"cannot use model '{name}': {first_line(error)}")
+    near = did_you_mean(unknown, ("device", "dtype", *declared(EngineSettings), *_WHERE)) or "leave it out"
+    return InvalidValue(f"from_pretrained() has no option '{unknown}', and neither has transformers: {near}")
 
 
 @contextmanager

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from promptcache.diagnostics import TEXT, is_text, shown
+from promptcache.diagnostics import TEXT, did_you_mean, is_text, shown
 from promptcache.server.errors import ApiError
 from promptcache.server.state import ServerState
 
@@ -115,7 +115,7 @@ def checked_body(kind: type[_Body], data: Any, place: str = "") -> _Body:
         return kind.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise _refused(faults, data, place) from None
+        raise _refused(faults, data, place, kind.model_fields) from None
 
 
 def unsupported_type(place: str, kind: object, words: str) -> ApiError:
@@ -165,8 +165,12 @@ def _first_fault(value: Any, depth: int = 1) -> tuple[str, str] | None:
     return None
 
 
-def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str) -> ApiError:
+def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str, known: Iterable[str]) -> ApiError:
     """Return the error for the first field with a fault.
+
+    Args:
+        part: The JSON path of `data`.
+        known: The names of its fields, for a suggestion.
 
     A union has faults of all its members. Those deepest in the body count, and wrong values before wrong types.
     """
@@ -181,7 +185,9 @@ def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str) ->
     words = words.replace(" or Input should be ", " or ")
     more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
     is_unknown = found[0]["type"] == "extra_forbidden"
-    message = f"{place} is not known{more}" if is_unknown else f"{place} is not allowed: {words}{more}"
+    meant = did_you_mean(str(steps[-1]), known) if is_unknown and len(steps) == 1 else None
+    unknown = f"{place} is not known: {meant}" if meant else f"{place} is not known"
+    message = f"{unknown if is_unknown else f'{place} is not allowed: {words}'}{more}"
     return ApiError(400, "invalid_value", message, param=place)
 
 

@@ -13,11 +13,11 @@ import torch
 import transformers
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import InvalidValue, PromptCacheError, UnsupportedModel
 from promptcache.engine import Engine
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
-from tests.engine.asking import answered, engine_of
+from tests.engine.asking import PROMPT, answered, engine_of
 
 LLAMA = transformers.LlamaConfig(
     vocab_size=263, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
@@ -169,6 +169,30 @@ def test_a_device_is_one_that_is_there(device: Any) -> None:
         UnsupportedModel, match=r"device .* (cannot be used: .*this machine has 'cpu' and|holds no values)"
     ):
         Engine.from_pretrained("demo", device=device)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("divice", "'device'"), ("kept", "'keep'"), ("revison", "'revision'"), ("qqq", "leave it out")],
+)
+def test_a_misspelt_option_is_not_blamed_on_the_model(option: str, meant: str) -> None:
+    """An option that neither we nor transformers have is named, with the nearest one."""
+    with pytest.raises(InvalidValue, match=f"from_pretrained.. has no option '{option}', .*: .*{meant}"):
+        Engine.from_pretrained("demo", **{option: "x"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "options", "message"),
+    [
+        ('<prompt schema="travel"><rome/>a</prompt>', {}, r"^prompts\[1\], <prompt>:1:26: PC401 .*'rome'"),
+        ('<prompt schema="other">a</prompt>', {}, r"^prompts\[1\]: .*other"),
+        (PROMPT.replace("</prompt>", "word " * 3000 + "</prompt>"), {}, r"^prompts\[1\]: the prompt takes"),
+    ],
+)
+def test_an_error_in_a_batch_names_the_prompt(wrong: str, options: dict[str, Any], message: str) -> None:
+    """Its class is that of the error, and its message begins with the index of the prompt."""
+    with pytest.raises(PromptCacheError, match=message):
+        engine_of().generate_batch([PROMPT, wrong], **options)
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:

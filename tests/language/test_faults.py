@@ -72,6 +72,7 @@ def test_documents_that_are_no_schema(document: str, code: str, message: str, ad
     ("document", "place", "message", "advice"),
     [
         ('<schema name="s"/>'.encode("utf-16"), (1, 1), "UTF-16", "UTF-8"),
+        (b"\x89PNG\r\n", (1, 1), "the file is a picture (PNG)", "name a schema or a prompt"),
         ('<schema name="s"/>'.encode("utf-16-be"), (1, 1), "UTF-16", "UTF-8"),
         ('<schema name="s">\ncafé</schema>'.encode("cp1252"), (2, 4), "0xe9", "Windows-1252"),
     ],

@@ -57,6 +57,21 @@ def test_what_is_written_as_a_path_is_one(source: Any) -> None:
         open_schema(source)
 
 
+def test_a_file_that_does_not_exist_gets_a_suggestion(tmp_path: Path) -> None:
+    """It is the file with this name and a suffix, or a similar name; a Markdown file is named as what it is."""
+    (tmp_path / "support.xml").write_text("<schema/>", encoding="utf-8")
+    (tmp_path / "notes.md").write_text("Some <b>notes</b>", encoding="utf-8")
+    for name, fix in {
+        "supprt.xml": "support.xml'",
+        "support": "support.xml'",
+        "no/x.xml": "there is no folder",
+    }.items():
+        with pytest.raises(SchemaError, match=f"PC010 there is no such file .*{fix}"):
+            open_schema(tmp_path / name)
+    with pytest.raises(SchemaError, match=r"1:1: PC001 the file is Markdown, .*src=\"notes.md\"/>"):
+        open_schema(tmp_path / "notes.md")
+
+
 def test_a_file_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text with spaces is a path if a file has this name."""
     monkeypatch.chdir(tmp_path)

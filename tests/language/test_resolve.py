@@ -27,11 +27,24 @@ def test_a_missing_module_is_offered_only_where_it_helps():
     assert error.diagnostics[0].help == 'add <use module="trip/paris"/> or <use module="trip/oslo"/>'
 
 
+@pytest.mark.parametrize(
+    ("prompt", "fix"),
+    [
+        (Prompt("travel").use("trp"), "did you mean 'trip'?"),
+        (Prompt("travel").use("visa"), "there is one at /trip/visa"),
+        (Prompt("travel").use("trip").use("trip/visa", who="me"), "add 'trip/paris' or 'trip/oslo'"),
+    ],
+)
+def test_a_fix_of_a_prompt_that_is_no_document_has_no_elements(prompt: Prompt, fix: str) -> None:
+    """Prompts of Python and of JSON get paths."""
+    assert refusal(prompt).diagnostics[0].help == fix
+
+
 def test_an_impossible_prompt_names_the_smallest_conflict():
     """If no addition can fix a prompt, the diagnostic lists the conflicting modules and rules with their places."""
     (found,) = refusal('<prompt schema="rules" tone="x"><always/><left/><right/></prompt>', RULES).diagnostics
     assert found.code == "PC417"
-    assert found.help == "remove one of <left/>, <right/>"
+    assert found.help == "remove one of 'left', 'right'"
     assert [span.source for span, _ in found.related] == ["<prompt>", "<schema>", "<schema>", "<schema>"]
 
 
@@ -39,8 +52,8 @@ def test_of_three_members_of_a_union_only_one_is_kept():
     """The help for several members of a union says how many of them can stay."""
     union = '<schema name="s"><union><module name="a"/><module name="b"/><module name="c"/></union></schema>'
     for members, advice in (
-        ("<a/><b/>", "remove one of <a/>, <b/>"),
-        ("<a/><b/><c/>", "keep only one of <a/>, <b/>, <c/>"),
+        ("<a/><b/>", "remove one of 'a', 'b'"),
+        ("<a/><b/><c/>", "keep only one of 'a', 'b', 'c'"),
     ):
         (found,) = refusal(f'<prompt schema="s">{members}</prompt>', union).diagnostics
         assert (found.code, found.help) == ("PC408", advice)

@@ -50,6 +50,14 @@ def test_patterns_match_as_regular_expressions_do(pattern, text):
     assert Pattern(pattern).matches(text) == (re.fullmatch(pattern, text, re.ASCII) is not None)
 
 
+def test_look_around_has_a_fix() -> None:
+    """The error says what to write instead."""
+    with pytest.raises(PatternError) as caught:
+        Pattern("(?!x)[a-z]+")
+    assert caught.value.help is not None
+    assert "[^,]+" in caught.value.help
+
+
 @pytest.mark.parametrize(
     ("pattern", "position", "words"),
     [

@@ -52,7 +52,7 @@ for _ in range(70):
     DEEP = [DEEP]
 
 OF_CHATS = [
-    modules("use[0]", "did you mean <miami>?", code="PC401", use=["maimi"]),
+    modules("use[0]", "did you mean 'miami'?", code="PC401", use=["maimi"]),
     modules("use[1]", code="PC405", use=["miami", "miami"]),
     modules("use.miami.days", code="PC402", use={"miami": {"days": "1"}}),
     modules(None, code="PC408", use=["miami", "paris"]),
@@ -110,7 +110,8 @@ OF_CHATS = [
     bad("chat_template_kwargs", chat_template_kwargs={f"x{each}": 1 for each in range(33)}),
     bad("metadata" + 63 * "[0]", "lists and objects may be 64 deep", metadata=DEEP),
     bad("metadata", "text without lone surrogates is expected", metadata={LONE: "x"}),
-    bad("max_token", max_token=3),
+    bad("max_token", "max_token is not known: did you mean 'max_tokens'?", max_token=3),
+    bad("promt_cache", "promt_cache is not known: did you mean 'prompt_cache'?", promt_cache={}),
     bad(None, "the body is not allowed: text without lone surrogates is expected", **{LONE: 1}),
 ]
 OF_TEXTS = [

@@ -344,6 +344,8 @@ class _Explainer(NamedTuple):
 
     def added(self, path: str) -> str:
         """Return a reference to a module, nested in references to its missing ancestors if these need arguments too."""
+        if not self.places[""].line:
+            return f"'{path}'"  # of a prompt that is no document
         missing = [outer for outer in reversed([*ancestors(path)]) if outer not in self.places]
         if not any(map(self._needed, missing)):
             return element(path, self._needed(path))
@@ -370,7 +372,7 @@ def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ..
 
 def _remove(modules: Sequence[str], num_kept: int | None = None) -> str:
     """Return the advice to keep only `num_kept` of the modules, by default all but one."""
-    names = ", ".join(f"'{module}'" if "/" in module else element(module) for module in modules)
+    names = ", ".join(f"'{module}'" for module in modules)
     num_kept = len(modules) - 1 if num_kept is None else num_kept
     if num_kept == 0:
         return f"remove {names}"

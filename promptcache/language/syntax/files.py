@@ -22,12 +22,11 @@ from promptcache.diagnostics import (
     SchemaError,
     Span,
     diagnostic,
-    did_you_mean,
     instance,
 )
 from promptcache.language.limits import MAX_BYTES
 from promptcache.language.syntax.nodes import Collection, Member, Module, SchemaDocument, Text, walk
-from promptcache.language.syntax.source import Source, decode, read_document
+from promptcache.language.syntax.source import MAX_NAMES, Source, decode, read_document, similar_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +60,6 @@ Files: TypeAlias = Path | Mapping[str, str] | ReadFiles
 """Location of files: a folder, a mapping from paths with slashes to texts in memory, or the files of another schema."""
 
 _Read = TypeVar("_Read")
-
-_MAX_NAMES = 1_000
-"""Maximum number of files of a folder that are searched for a suggestion."""
 
 _SUFFIX = ".xml.j2"
 _CONTEXT = instance("a mapping of names to plain data", Mapping) | None
@@ -128,12 +124,12 @@ class Folder:
         return path.exists() if self.texts is None else path in self.texts
 
     def names(self, above: Path) -> Iterator[str]:
-        """Yield the names of the files directly in a folder; only the first `_MAX_NAMES` entries are searched."""
+        """Yield the names of the files directly in a folder; only the first `MAX_NAMES` entries are searched."""
         if self.texts is not None:
-            yield from (path.name for path in islice(self.texts, _MAX_NAMES) if path.parent == above)
+            yield from (path.name for path in islice(self.texts, MAX_NAMES) if path.parent == above)
             return
         with os.scandir(above) as entries:
-            yield from (entry.name for entry in islice(entries, _MAX_NAMES) if entry.is_file())
+            yield from (entry.name for entry in islice(entries, MAX_NAMES) if entry.is_file())
 
     def open(self, path: Path) -> BinaryIO:
         """Open a file to read its bytes."""
@@ -258,8 +254,7 @@ def _similar(written: str, folder: Folder) -> str | None:
     if not above.is_relative_to(folder.home):
         return None
     try:
-        known = sorted(folder.names(above))
+        known = [*folder.names(above)]
     except OSError:
         return None
-    name = next((each for each in known if name and each.startswith(f"{name}.")), name)
-    return did_you_mean(name, known, f"'{parent}/{{}}'" if parent else "'{}'")
+    return similar_file(name, known, f"'{parent}/{{}}'" if parent else "'{}'")

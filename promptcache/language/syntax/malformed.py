@@ -13,7 +13,8 @@ from html.entities import html5
 from typing import NamedTuple, TypeAlias
 from xml.parsers.expat import errors
 
-from promptcache.diagnostics import Diagnostic, Span, diagnostic
+from promptcache.diagnostics import Diagnostic, Span, diagnostic, suggest
+from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS
 from promptcache.language.syntax.source import NOT_IN_XML, Source
 
 _Rules: TypeAlias = tuple[tuple[str, str, str], ...]
@@ -22,6 +23,7 @@ _Rules: TypeAlias = tuple[tuple[str, str, str], ...]
 _Related: TypeAlias = tuple[tuple[Span, str], ...]
 
 _MAX_SHOWN = 40
+_KNOWN = {**ELEMENTS, **PROMPT_ELEMENTS}
 _S, _CURLY = r"[ \t\n]*+", "“”„‟‘’‚"
 _NAME = rf"""[^ \t\n<>/="'&{_CURLY}]++"""
 _VALUE = rf"{_S}(?P<name>{_NAME}){_S}={_S}"
@@ -112,7 +114,7 @@ def not_well_formed(source: Source, code: int, offset: int, start: int, opened: 
     if reason == errors.XML_ERROR_TAG_MISMATCH:
         return _wrong_end(source, text.rindex("<", 0, offset + 1), opened)
     if reason == errors.XML_ERROR_NO_ELEMENTS and opened:
-        return _never_closed(source, opened[-1], f"add </{opened[-1].name}> at the end of the document")
+        return _never_closed(source, opened, "at the end of the document")
     if reason == errors.XML_ERROR_DUPLICATE_ATTRIBUTE:
         name = re.compile(_NAME).match(text, offset)
         stop = name.end() if name else offset
@@ -129,6 +131,9 @@ def _outside(source: Source, start: int) -> Diagnostic | None:
     """Describe text or tags before the root element (`start` is 0) or after it. Return None for malformed markup."""
     between = _BETWEEN.match(source.text, start)
     at = between.end() if between and source.text.strip() else start
+    if not start and source.name.lower().endswith((".md", ".markdown")):
+        fix = f'a schema can take its text: <module name="…" src="{source.name.rpartition("/")[2]}"/>'
+        return _fault("the file is Markdown, not a schema or prompt", source.span(at, at + 1), fix)
     return _first_rule(_AFTER_ROOT if start else _BEFORE_ROOT, source, at)
 
 
@@ -137,13 +142,25 @@ def _wrong_end(source: Source, at: int, opened: Sequence[Opened]) -> Diagnostic:
     top, stop = opened[-1], source.text.index(">", at) + 1
     name, end = source.text[at + 2 : stop - 1].strip(), source.span(at, stop)
     if name in {each.name for each in opened}:
-        fix = f"add </{top.name}> before line {end.line}, column {end.column}{_OR_LESS}"
-        return _never_closed(source, top, fix, ((end, "the next end tag belongs to another element"),))
-    related = ((source.span(top.start, top.stop), f"<{top.name}> is open here"),)
+        where = f"before line {end.line}, column {end.column}{_OR_LESS}"
+        return _never_closed(source, opened, where, ((end, "the next end tag belongs to another element"),))
+    begin = source.span(top.start, top.stop)
+    if top.name not in _KNOWN and suggest(top.name, [name]):
+        attributes = source.text[top.start + 1 + len(top.name) : top.stop - 1]
+        tag = f"<{name}{attributes if len(attributes) <= _MAX_SHOWN else ' …'}>"
+        fix = f"write {tag}" if name in _KNOWN else f"write {tag} here, or </{top.name}> there"
+        return _fault(f"<{top.name}> is closed by </{name}>", begin, fix, ((end, "its end tag"),))
+    related = ((begin, f"<{top.name}> is open here"),)
     return _fault(f"</{name}> does not close <{top.name}>", end, f"remove it, or write </{top.name}>", related)
 
 
-def _never_closed(source: Source, top: Opened, fix: str, related: _Related = ()) -> Diagnostic:
+def _never_closed(source: Source, opened: Sequence[Opened], where: str, related: _Related = ()) -> Diagnostic:
+    """Describe an innermost open element; its end tag belongs `where`, if it is no empty element."""
+    top, fix = opened[-1], f"add </{opened[-1].name}> {where}"
+    known = PROMPT_ELEMENTS if opened[0].name == "prompt" else ELEMENTS
+    if top.name in ("parameter", "include") or (known is PROMPT_ELEMENTS and top.name not in known):
+        attributes = " …" if source.text[top.start : top.stop].rstrip(">").strip() != f"<{top.name}" else ""
+        fix = f"write <{top.name}{attributes}/>, or {fix}"
     written = source.text[top.start : top.stop]
     shown = written if len(written) <= _MAX_SHOWN and "\n" not in written else f"<{top.name}>"
     return _fault(f"{shown} is never closed", source.span(top.start, top.stop), fix, related)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from xml.parsers import expat
 
-from promptcache.diagnostics import did_you_mean
+from promptcache.diagnostics import Span, did_you_mean
 from promptcache.language.limits import MAX_DEPTH, MAX_NAME
 from promptcache.language.syntax.elements import PROMPT_ELEMENTS
 from promptcache.language.syntax.nodes import join_path
@@ -158,7 +158,7 @@ def _nested(path: str) -> str:
 
 
 def nowhere(
-    path: str, modules: Collection[str], unions: Mapping[str, Sequence[str]], *, in_prompt: bool = False
+    path: str, modules: Collection[str], unions: Mapping[str, Sequence[str]], reference: Span | None = None
 ) -> tuple[str, str | None]:
     """Return the message and the suggestion for a path that leads to no module.
 
@@ -166,12 +166,13 @@ def nowhere(
         path: Path from the root.
         modules: Paths of all modules.
         unions: Paths of the members of each union that has a name, by the path of the parent joined with that name.
-        in_prompt: Whether the suggestion is for a prompt, where elements name modules.
+        reference: Its place in a prompt; None for a path in a schema. Elements are suggested if it is in a document.
 
     Returns:
         A message that names the missing module, and a suggestion: a member of the union that has this name, the same
         name elsewhere, the path with slashes instead of dots, a similar name in the same place, or the modules there.
     """
+    as_element = reference is not None and reference.line > 0
     steps = path.split("/")
     depth = 0
     while "/".join(steps[: depth + 1]) in modules:
@@ -182,23 +183,23 @@ def nowhere(
     message = f"there is no module '{step}' {_place(parent)}"
     if members := unions.get(prefix + step):
         names = [member[len(prefix) :] for member in members]
-        fix = f"name one of its members, such as {_form(names, in_prompt).format(names[0])}"
-        if not in_prompt:
+        fix = f"name one of its members, such as {_form(names, as_element).format(names[0])}"
+        if reference is None:
             fix += f"; a <require> can name any of them, {' or '.join(names[:3])}"
         return f"{message}: it is a union, which is no part of a path", fix
     if "." in path and (slashed := path.replace(".", "/")) in modules:
-        return message, f"join names by slashes, /{slashed}" + (f": write {_nested(slashed)}" if in_prompt else "")
+        return message, f"join names by slashes, /{slashed}" + (f": write {_nested(slashed)}" if as_element else "")
     if "." in path and path.rpartition(".")[0] in modules:
         return message, "a path leads to a module, and not to a parameter of it"
     elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
     if step not in here and elsewhere:
-        return message, _elsewhere(elsewhere[:3], prefix) if in_prompt else f"there is one at {_paths(elsewhere[:3])}"
-    found = did_you_mean(step, here, _form(here, in_prompt)) or _listed(here, parent)
-    return message, f"{found}; {AS_TEXT}" if in_prompt and step in HTML else found
+        return message, _elsewhere(elsewhere[:3], prefix) if as_element else f"there is one at {_paths(elsewhere[:3])}"
+    found = did_you_mean(step, here, _form(here, as_element)) or _listed(here, parent)
+    return message, f"{found}; {AS_TEXT}" if as_element and step in HTML else found
 
 
-def _form(names: Iterable[str], in_prompt: bool) -> str:
-    return "<{}>" if in_prompt and all(map(is_tag, names)) else "'{}'"
+def _form(names: Iterable[str], as_element: bool) -> str:
+    return "<{}>" if as_element and all(map(is_tag, names)) else "'{}'"
 
 
 def _paths(modules: Iterable[str]) -> str:

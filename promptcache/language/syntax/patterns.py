@@ -21,6 +21,7 @@ _TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|[pP].|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[
 _ONLY_RE2 = re.compile(r"\\[pP]|\\x\{|\[:")
 _OPERATION = re.compile(r"(\\.|\[:\^?\w+:\])|\[|&&|--|~~", re.DOTALL)
 _NUM_SHOWN = 64  # characters of a class that is written for Python
+_WITHOUT_LOOK_AROUND = "write the texts that are allowed, as in 'a|b', or exclude characters by a class, as in [^,]+"
 _BOUNDS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 
 
@@ -157,7 +158,7 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
                 "use fewer repetitions",
             )
         case "invalid perl operator" if fragment.startswith(("(?=", "(?!", "(?<")):
-            return "look-ahead and look-behind are not supported", None
+            return "look-ahead and look-behind are not supported", _WITHOUT_LOOK_AROUND
         case "invalid perl operator":
             return f"groups with {fragment} are not supported", "write (?:…) for a group"
     return f"the pattern cannot be read: {reason}", None

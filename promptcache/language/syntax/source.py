@@ -8,15 +8,23 @@ from __future__ import annotations
 import codecs
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import unescape
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, diagnostic, instance
+from promptcache.diagnostics import (
+    Diagnostic,
+    InvalidValue,
+    LanguageError,
+    Span,
+    diagnostic,
+    did_you_mean,
+    instance,
+)
 from promptcache.language.limits import MAX_BYTES
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -25,6 +33,18 @@ NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
 """First bytes of a UTF-16 document, with or without a byte order mark."""
+
+_BINARY = {
+    b"\x89PNG": "a picture (PNG)",
+    b"\xff\xd8\xff": "a picture (JPEG)",
+    b"GIF8": "a picture (GIF)",
+    b"%PDF": "a PDF",
+    b"PK\x03\x04": "a ZIP archive, or a document of an office program",
+}
+"""Kinds of files that are no text, by their first bytes."""
+
+MAX_NAMES = 1_000
+"""Maximum number of files of a folder that are searched for a suggestion."""
 
 HEAD_BYTES = 1 << 16
 """Bytes of a document that are enough for the start tag of its root element."""
@@ -185,7 +205,7 @@ def read_document(path: Path, error: type[LanguageError]) -> bytes:
         if path.is_dir():
             raise error([_at_start(str(path), "PC010", "this is a folder, not a file")])
         if not path.exists():
-            raise error([_at_start(str(path), "PC010", "there is no such file")])
+            raise error([_at_start(str(path), "PC010", "there is no such file", _similar(path))])
         if not path.is_file():
             raise error([_at_start(str(path), "PC010", "this is a pipe or a device, not a file")])
         with path.open("rb") as file:
@@ -194,7 +214,24 @@ def read_document(path: Path, error: type[LanguageError]) -> bytes:
         raise error([_at_start(str(path), "PC010", f"the file cannot be read: {fault.strerror}")]) from None
 
 
+def similar_file(name: str, known: Iterable[str], form: str = "'{}'") -> str | None:
+    """Suggest the file that has a name and a suffix, or a similar name; `form` formats it."""
+    known = sorted(known)
+    name = next((each for each in known if name and each.startswith(f"{name}.")), name)
+    return did_you_mean(name, known, form)
+
+
+def _similar(path: Path) -> str | None:
+    """Suggest a file beside one that does not exist."""
+    if not path.parent.is_dir():
+        return f"there is no folder '{path.parent}'"
+    names = (each.name for each in islice(path.parent.iterdir(), MAX_NAMES) if each.is_file())
+    return similar_file(path.name, names, f"'{path.parent / '{}'}'")
+
+
 def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
+    if kind := next((words for first, words in _BINARY.items() if data.startswith(first)), None):
+        return _at_start(name, "PC006", f"the file is {kind}, and a document is text", "name a schema or a prompt")
     length = len(source_of(data[:start].decode("utf-8-sig"), name).text)
     span = source_of(data.decode("utf-8-sig", errors="replace"), name).span(length, length + 1)
     message = f"byte 0x{data[start]:02x} is not UTF-8"
