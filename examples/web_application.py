@@ -19,8 +19,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from promptcache import Engine, Prompt, PromptError
-from promptcache.diagnostics import ContextLengthExceeded
+from promptcache import ContextLengthExceeded, Engine, Prompt, PromptError
 
 SCHEMA = Path(__file__).parents[1] / "schemas" / "travel.xml"
 

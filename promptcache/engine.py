@@ -42,12 +42,12 @@ from promptcache.encode import (
     expected_logits,
     linked_logits,
 )
-from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
+from promptcache.kv import Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
 from promptcache.loops import linked_inputs
 from promptcache.model import Model, as_model, load_model, tell_unused, wrap_tokenizer
-from promptcache.options import OPTIONS, OptionKeywords
+from promptcache.options import OPTIONS, AnswerKeywords, OptionKeywords
 from promptcache.planning import (
     Catalog,
     Planner,
@@ -58,7 +58,8 @@ from promptcache.planning import (
 )
 from promptcache.rows import History, choose_kernels, open_copies, open_graphs, used_kernels
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
-from promptcache.settings import EngineKeywords, EngineSettings
+from promptcache.settings import CodecName, EngineKeywords, EngineSettings, PretrainedKeywords
+from promptcache.structured import OutputType, Parsed
 from promptcache.tokenizer import Tokenizer
 
 
@@ -137,7 +138,7 @@ class Engine(Unpicklable):
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
-        **options: Any,
+        **options: Unpack[PretrainedKeywords],
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
 
@@ -153,10 +154,11 @@ class Engine(Unpicklable):
             ModelNotFound: There is no such folder or hub id, or files are missing in it.
             UnsupportedModel: The model or tokenizer cannot be cached by modules.
         """
-        own = {"pack": None, **{name: options.pop(name) for name in declared(EngineSettings) if name in options}}
+        given: dict[str, Any] = {"pack": None, **options}
+        own = {name: given.pop(name) for name in declared(EngineSettings) if name in given}
         own["store"] = checked_source(own.get("store"))  # all before a large model is loaded
         EngineSettings(**own)
-        return cls(*load_model(model, device=device, dtype=dtype, **options), **own)
+        return cls(*load_model(model, device=device, dtype=dtype, **given), **own)
 
     def close(self) -> None:
         """End the services and the work in idle time, remove all schemas, and free their KV and history.
@@ -197,7 +199,7 @@ class Engine(Unpicklable):
         source: str | Path | Schema | CheckedSchema,
         *,
         context: Mapping[str, object] | None = None,
-        keep: Codec | str | None = None,
+        keep: CodecName | None = None,
     ) -> CheckedSchema:
         """Add a schema, or replace that of the same name, which requests in flight keep. Nothing is encoded yet.
 
@@ -312,27 +314,33 @@ class Engine(Unpicklable):
         """Return the text of a prompt as the model gets it, with what the chat template writes."""
         return render(self.plan(prompt, template_kwargs=template_kwargs), self.tokenizer).text
 
-    def generate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
+    def generate(
+        self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
+    ) -> Completion[Parsed]:
         """Answer a prompt.
 
         Args:
+            output: The format of the answer: a type, a JSON schema, `Choice`, `Regex` or `Grammar`; None is that of the
+                prompt or its schema. Of a type, `Completion.parsed` is an instance, for type checkers too.
             options: The fields of `promptcache.options.Options`: `max_new_tokens` (by default 256, or less if the
-                context ends earlier), `seed`, `output`, `tools`, …, and options of transformers' `generate`. Its
-                processors, criteria and streamers get all tokens of the prompt in position order; functions of the
-                caller are called for one row, `[1, T]` and `[1, V]`.
+                context ends earlier), `seed`, `tools`, …, and options of transformers' `generate`. Its processors,
+                criteria and streamers get all tokens of the prompt in position order; functions of the caller are
+                called for one row, `[1, T]` and `[1, V]`.
 
         Raises:
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
-        return answer([self._requests.build(prompt, self._requests.read(options))], self._executor)[0]
+        asked = self._requests.read({"output": output, **options})
+        return answer([self._requests.build(prompt, asked)], self._executor)[0]
 
     def generate_batch(
         self,
         prompts: Sequence[PromptSource],
         *,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
-        **options: Unpack[OptionKeywords],
-    ) -> tuple[Completion, ...]:
+        output: OutputType[Parsed] = None,
+        **options: Unpack[AnswerKeywords],
+    ) -> tuple[Completion[Parsed], ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
         KV that several prompts reuse is held once, and attended to once per layer. An error ends the batch.
@@ -340,9 +348,13 @@ class Engine(Unpicklable):
         Args:
             prompts: Any number. As many as fit into `batch_bytes` are computed together, and then the others.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
+            output: As for `generate`, of each answer.
             options: Those of `generate` for each prompt, `seed` as well, without a streamer.
+
+        An error of a prompt names its index.
         """
-        return answer(self._requests.build_batch(prompts, self._requests.read(options)), self._executor, batch_bytes)
+        asked = self._requests.read({"output": output, **options})
+        return answer(self._requests.build_batch(prompts, asked), self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
         """Answer a prompt piece by piece. Options and errors are those of `generate`, raised before the first piece.
@@ -352,9 +364,11 @@ class Engine(Unpicklable):
         """
         return Stream(self._requests.build(prompt, self._requests.read(options)), self._requests)
 
-    async def agenerate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
+    async def agenerate(
+        self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
+    ) -> Completion[Parsed]:
         """Answer a prompt in an event loop of asyncio, as `generate`. If the task is cancelled, so is the request."""
-        return await self._async_service.answer(prompt, self._requests.read(options))
+        return await self._async_service.answer(prompt, self._requests.read({"output": output, **options}))
 
     def astream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> AsyncStream:
         """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.

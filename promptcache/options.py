@@ -127,10 +127,10 @@ def _are_stop_strings(value: object) -> bool:
 _STOP_STRINGS = Kind("text or a list of texts, none of them empty,", _are_stop_strings)
 
 
-class OptionKeywords(TypedDict, total=False):
-    """The keywords of `Engine.generate` and of the other methods that answer. None means the default.
+class AnswerKeywords(TypedDict, total=False):
+    """The keywords of `Engine.generate` and of the other methods that answer, but for `output`. None means the default.
 
-    They are the fields of `Options`, and `generation_config`, whose settings count where a keyword is not given.
+    They are fields of `Options`, and `generation_config`, whose settings count where a keyword is not given.
     """
 
     max_new_tokens: int | None
@@ -140,7 +140,6 @@ class OptionKeywords(TypedDict, total=False):
     salt: str | None
     template_kwargs: Mapping[str, Any] | None
     deterministic: bool | None
-    output: Any
     presence_penalty: float | None
     frequency_penalty: float | None
     logit_bias: Mapping[int, float] | None
@@ -180,6 +179,12 @@ class OptionKeywords(TypedDict, total=False):
     remove_invalid_values: bool | None
     watermarking_config: Any
     generation_config: Any
+
+
+class OptionKeywords(AnswerKeywords, total=False):
+    """All keywords of the methods that answer, for those whose result has not the type of `output`."""
+
+    output: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from promptcache.codecs import Codec
 from promptcache.declared import Declared, check_fields, declare
@@ -45,18 +45,37 @@ _of_service = partial(setting, group="Requests at the same time")
 _of_clients = partial(setting, group="Clients")
 
 
+CodecName: TypeAlias = Codec | Literal["full", "int8", "int4"]
+
+
 class EngineKeywords(TypedDict, total=False):
     """The keywords of `Engine`: the fields of `EngineSettings`."""
 
     store: StoreSource | None
     context_length: int | None
-    keep: str
+    keep: CodecName
     repair: str
-    positions: str | None
+    positions: Placement | Literal["closed", "fixed"] | None
     history: bool
-    promote: str
+    promote: PromoteMode | Literal["auto", "off"]
     strict_template: bool
     pack: bool | None
+
+
+class PretrainedKeywords(EngineKeywords, total=False):
+    """The keywords of `Engine.from_pretrained`: those of `Engine`, and the usual ones of transformers.
+
+    It passes on others, too. Type checkers do not know them.
+    """
+
+    revision: str
+    token: str | bool | None
+    cache_dir: str | None
+    subfolder: str
+    local_files_only: bool
+    trust_remote_code: bool
+    attn_implementation: str
+    quantization_config: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +91,7 @@ class EngineSettings:
     context_length: int | None = _of_model(
         whole(1, unit="positions") | None, "Maximum positions to use; default: all that the model declares.", None
     )
-    keep: str = _of_kv(
+    keep: CodecName = _of_kv(
         one_of(Codec), "How KV is stored: full is as computed, int8 and int4 are quantized.", Codec.FULL.value
     )
     repair: str = setting(
@@ -82,7 +101,7 @@ class EngineSettings:
         str(DEFAULT_REPAIR),
         on_command_line=False,
     )
-    positions: str | None = _of_kv(
+    positions: Placement | Literal["closed", "fixed"] | None = _of_kv(
         one_of(Placement) | None,
         "Positions of cached text, if the schema does not state them: closed has no gaps, fixed is as in the schema; "
         "default: closed where the model allows it.",
@@ -91,7 +110,7 @@ class EngineSettings:
     history: bool = _of_kv(
         FLAG, "Keep KV of the text of requests, too, for later requests that begin with the same text.", True
     )
-    promote: str = _of_kv(
+    promote: PromoteMode | Literal["auto", "off"] = _of_kv(
         one_of(PromoteMode),
         "In idle time, encode modules together that were used together, so that later answers with them are exact.",
         PromoteMode.OFF.value,

@@ -38,7 +38,10 @@ MAY_IMPORT = {
     "kv": {"atomic", "codecs", "declared", "diagnostics", "lazy", "locks"},
     "settings": {"codecs", "declared", "diagnostics", "kv", "language"},
     "attention": {"diagnostics", "kv"},
-    "model": {"atomic", "diagnostics", "locks", "options", "tokenizer", "layout", "kv", "attention"},
+    "model": {
+        *("atomic", "declared", "diagnostics", "locks", "options", "settings", "tokenizer", "layout", "kv"),
+        "attention",
+    },
     "rows": {"atomic", "diagnostics", "locks", "layout", "kv", "attention", "model"},
     "encode": {
         *("diagnostics", "language", "locks", "settings", "tokenizer", "layout", "kv", "attention", "model", "rows"),
@@ -55,7 +58,7 @@ MAY_IMPORT = {
         *("encode", "answers", "planning", "decode"),
     },
     "engine": {
-        *("declared", "diagnostics", "language", "options", "settings", "tokenizer", "layout", "kv"),
+        *("declared", "diagnostics", "language", "options", "settings", "structured", "tokenizer", "layout", "kv"),
         *("model", "rows", "encode", "loops", "planning", "decode", "session"),
     },
 }

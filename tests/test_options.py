@@ -80,7 +80,7 @@ def test_keywords_are_the_fields() -> None:
     keywords, options = get_type_hints(OptionKeywords), get_type_hints(Options)
 
     assert keywords.pop("generation_config") is Any
-    assert list(keywords) == list(options) == list(OPTIONS)
+    assert {*keywords} == {*options} == {*OPTIONS}
     assert {name: each for name, each in keywords.items() if each not in (options[name], options[name] | None)} == {}
 
 

@@ -16,6 +16,7 @@ from transformers import DynamicCache
 
 from benchmarks.quality.documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
+from promptcache.codecs import Codec
 from promptcache.encode import Distance, compare_predictions
 from promptcache.engine import Engine
 from promptcache.tokenizer import Before, Conversations, Markup
@@ -107,7 +108,7 @@ class Chunk:
         for way in {way.schema_name: way for way in self.ways[1:]}.values():
             for index, quiz in enumerate(self.quizzes):
                 xml = schema_xml(quiz, way, f"{way.schema_name}-{index}", lambda text: len(self._tokenized(text)))
-                self.engine.add_schema(xml, keep=way.keep)
+                self.engine.add_schema(xml, keep=Codec(way.keep))
 
     def prompt(self, index: int, question: QuizQuestion, way: Way, answer: str | None = None) -> str:
         """Return the prompt of one question about the document `index`."""

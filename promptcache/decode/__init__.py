@@ -2,7 +2,7 @@
 
 from promptcache.decode.answer import DEFAULT_BATCH_BYTES, answer
 from promptcache.decode.async_service import AsyncService, AsyncStream
-from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
+from promptcache.decode.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
 from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder, called_tools
 from promptcache.decode.scheduler import ServiceCounts
@@ -27,6 +27,7 @@ __all__ = [
     "ServiceObserver",
     "Stream",
     "Ticket",
+    "Timing",
     "Usage",
     "WarmReport",
     "answer",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Generic, cast
 
 from promptcache.answers import TokenLogprobs, whole_text
 from promptcache.decode.request import Request
@@ -17,7 +17,7 @@ from promptcache.encode import Prepared
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Level, Origin, Piece, Plan
 from promptcache.rows import Recalled
-from promptcache.structured import OutputFormat, ToolCall
+from promptcache.structured import OutputFormat, Parsed, ToolCall
 
 
 class FinishReason(StrEnum):
@@ -124,8 +124,8 @@ class Timing(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Completion(Short):
-    """The answer to one prompt.
+class Completion(Short, Generic[Parsed]):
+    """The answer to one prompt. `Completion[Trip]` is one with `output=Trip`.
 
     Attributes:
         text: The answer, without special tokens and without its reasoning.
@@ -157,7 +157,7 @@ class Completion(Short):
     tool_calls: tuple[ToolCall, ...] = ()
 
     @property
-    def parsed(self) -> Any:
+    def parsed(self) -> Parsed:
         """The value of the answer in the format that was asked for, such as an instance of the type.
 
         None without a format, or if the answer calls tools instead.
@@ -166,13 +166,13 @@ class Completion(Short):
             InvalidOutput: The limit of new tokens or a stop string cut the answer, or its type refuses the value.
         """
         if self.output_format is None or self.tool_calls:
-            return None
+            return cast("Parsed", None)
         if self.finish_reason is FinishReason.LENGTH:
             raise InvalidOutput(
                 f"the answer was cut at {len(self.token_ids)} tokens, before its format was complete; allow more with "
                 "max_new_tokens"
             )
-        return self.output_format.parse(self.text)
+        return cast("Parsed", self.output_format.parse(self.text))
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:

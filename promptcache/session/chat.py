@@ -27,10 +27,10 @@ from promptcache.diagnostics import (
 )
 from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Prompt, Role, open_prompt, split_question
-from promptcache.options import OptionKeywords
+from promptcache.options import AnswerKeywords, OptionKeywords
 from promptcache.planning import ChatPrompt, ChatTurn, chat_message, turn_messages
 from promptcache.session.chat_file import SavedChat, not_a_chat, read_chat, write_chat
-from promptcache.structured import CallStyle, Tool, read_tools
+from promptcache.structured import CallStyle, OutputType, Parsed, Tool, read_tools
 
 _TURNS = whole(1, unit="questions")
 _OF_CHAT = ("repair", "salt", "template_kwargs", "tools")
@@ -89,13 +89,19 @@ class Chat(Unpicklable):
         return [*said, *([] if self.question is None else [chat_message(Role.USER, self.question)])]
 
     def say(
-        self, text: str | None = None, *, results: Sequence[str] = (), **options: Unpack[OptionKeywords]
-    ) -> Completion:
+        self,
+        text: str | None = None,
+        *,
+        results: Sequence[str] = (),
+        output: OutputType[Parsed] = None,
+        **options: Unpack[AnswerKeywords],
+    ) -> Completion[Parsed]:
         """Ask something and return the answer. If this fails, the conversation is as before.
 
         Args:
             text: The question. None is the question at the end of the prompt, which has to be answered first.
             results: What the tools returned that the last answer called, one text for each call, instead of a question.
+            output: As for `Engine.generate`; None means that of the chat.
             options: As for `Engine.generate`. `repair`, `salt`, `template_kwargs` and `tools` are those of the whole
                 chat.
 
@@ -104,7 +110,8 @@ class Chat(Unpicklable):
             As `Engine.generate`.
         """
         before, question = self.turns, self._next(text, results)
-        (completion,) = answer([self._request(question, results, options)], self._requests.executor)
+        asked = cast("OptionKeywords", options if output is None else {**options, "output": output})
+        (completion,) = answer([self._request(question, results, asked)], self._requests.executor)
         self._add(before, question, results, completion)
         return completion
 

@@ -19,7 +19,7 @@ from promptcache.structured.formats import (
 )
 from promptcache.structured.grammars import CompiledGrammar, GrammarCache
 from promptcache.structured.tools import MAX_TOOLS, Tool, ToolCall, read_tools
-from promptcache.structured.types import read_output
+from promptcache.structured.types import OutputType, Parsed, read_output
 
 __all__ = [
     "CALL_ID",
@@ -34,6 +34,8 @@ __all__ = [
     "GrammarCache",
     "JSONSchema",
     "OutputFormat",
+    "OutputType",
+    "Parsed",
     "Regex",
     "Tool",
     "ToolCall",

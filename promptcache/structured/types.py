@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, get_origin
+from typing import Any, TypeAlias, get_origin
+
+from typing_extensions import TypeVar
 
 from promptcache.diagnostics import InvalidGeneration, first_line, shown
 from promptcache.structured.formats import JSONSchema, OutputFormat
+
+Parsed = TypeVar("Parsed", default=Any)
+"""The type of the value of an answer."""
+
+OutputType: TypeAlias = type[Parsed] | OutputFormat | Mapping[str, Any] | None
+"""What a caller may ask for as the format of an answer. Type checkers know the value of an answer of a type."""
 
 
 def read_output(output: object) -> OutputFormat:

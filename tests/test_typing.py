@@ -1,0 +1,64 @@
+"""What type checkers know of a program: its options, the values of answers, and the names that it imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+import promptcache
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+from promptcache import Choice, Completion, ContextLengthExceeded, Engine, InvalidGeneration, Prompt, PromptError, Usage
+
+engine = Engine.from_pretrained("demo", {history}=False, keep="{int8}", revision="main")
+prompt = Prompt("travel").user("Where to?")
+try:
+    answer = engine.generate(prompt, output=int, {max_new_tokens}=5, do_sample=False)
+    days: int = answer.parsed
+    texts: list[str] = [each.text for each in engine.generate_batch([prompt], {seed}=1)]
+    usage: Usage = engine.chat(prompt).say(output=list[int]).usage
+    chosen: Completion = engine.generate(prompt, output=Choice(["a", "b"]))
+except (PromptError, ContextLengthExceeded, InvalidGeneration) as error:
+    print(error)
+"""
+NAMES = {"history": "history", "int8": "int8", "max_new_tokens": "max_new_tokens", "seed": "seed"}
+
+
+def errors(folder: Path, **misspelt: str) -> list[str]:
+    """Check a program with `mypy --strict`; return its errors."""
+    file = folder / "program.py"
+    file.write_text(PROGRAM.format_map(NAMES | misspelt), encoding="utf-8")
+    out, fault, _ = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), str(file)])
+    assert not fault
+    return [line for line in out.splitlines() if ": error: " in line]
+
+
+def test_misspelt_options_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has one error, and a program without mistakes has none."""
+    monkeypatch.chdir(ROOT)
+
+    assert errors(tmp_path) == []
+    wrong = {"history": "histroy", "max_new_tokens": "max_new_token", "seed": "sede"}
+    found = errors(tmp_path, **wrong)
+    assert len(found) == len(wrong)
+    assert all(
+        f'Unexpected keyword argument "{name}"' in each for name, each in zip(wrong.values(), found, strict=True)
+    )
+    assert len(errors(tmp_path, int8="int2")) == 1
+
+
+def test_values_have_the_type_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value of an answer with `output=int` is an int, not a text."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(globals(), "PROGRAM", PROGRAM.replace("days: int", "days: str"))
+
+    (found,) = errors(tmp_path)
+    assert 'expression has type "int"' in found
+
+
+def test_every_public_name_can_be_imported() -> None:
+    """They are loaded when they are first used."""
+    assert [name for name in promptcache.__all__ if getattr(promptcache, name).__name__ != name] == []
