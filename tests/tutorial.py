@@ -22,7 +22,7 @@ _STEP = re.compile(
     r"(?:\n\nprints\n\n```\n(?P<printed>.*?)```$)?",
     re.DOTALL | re.MULTILINE,
 )
-_TIME = re.compile(r"\d+\.\d+ (ms|s)\b")
+_TIME = re.compile(r"[\d,]+\.\d+ (ms|s|tokens/s)\b")
 
 
 def follow(page: str) -> str:

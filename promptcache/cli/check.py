@@ -181,7 +181,10 @@ class _Checker:
                 note = f"schema {found.name} has errors, so only the structure was checked"
             else:
                 file = found.name
-                diagnostics += self._check_length(resolve_prompt(prompt, schema), found)
+                known = self.reports[found.name]
+                told = known.diagnostics if known is not None else ()
+                of_plan = self._check_length(resolve_prompt(prompt, schema), found)
+                diagnostics += tuple(each for each in of_plan if each not in told)
         except LanguageError as error:
             diagnostics = (*error.diagnostics, *diagnostics)
         self.reports[document.name] = DocumentReport(

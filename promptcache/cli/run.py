@@ -111,6 +111,8 @@ def _usage_line(completion: Completion, warmed: Usage | None) -> str:
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
     counts += repaired_text(usage.num_repaired_tokens)
     parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
+    if usage.num_generated_tokens > 1:  # the first token belongs to TTFT
+        parts[0] += f" at {(usage.num_generated_tokens - 1) / completion.timing.decode_s:,.1f} tokens/s"
     if completion.finish_reason is FinishReason.LENGTH:
         parts[0] += " (all that were allowed)"
     level = f"{completion.level}, lossy" if completion.lossy else str(completion.level)

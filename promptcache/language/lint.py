@@ -36,9 +36,10 @@ from promptcache.language.syntax.nodes import (
 from promptcache.language.syntax.whitespace import is_blank, stray_indentation
 
 _TAG = re.compile(
-    r"""\{\{-?\s*[^\W\d][^{}\n]*\}\} | \{%[^{}\n]*%\} | (?<![^\s(\[>:,;"'])\{[^\W\d]\w+\}(?!\w)""", re.VERBOSE
+    r"""\{\{-?\s*[^\W\d][^{}\n]*\}\} | \{%[^{}\n]*%\} | (?<![^\s(\[>:,;"'])\{[^\W\d]\w+(?::[.,]?\d+\w*)?\}(?!\w)""",
+    re.VERBOSE,
 )
-"""A tag of Jinja, or a name in braces that is no part of a longer word."""
+"""A tag of Jinja, or a name in braces that is no part of a longer word, also with a width: `{style:10}`."""
 
 
 def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnostic]:

@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 from promptcache.diagnostics import Diagnostic, SchemaError, Span, TemplateRefusal, TextNotInPlace, diagnostic
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Role
 from promptcache.layout.types import SchemaTurn
-from promptcache.tokenizer import Conversations, Frame
+from promptcache.tokenizer import FROZEN_DATE, Conversations, Frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,8 @@ def turn_texts(schema: CheckedSchema, conversations: Conversations) -> TurnTexts
         preamble = preamble if owner else before
     if faults:
         raise SchemaError(faults)
+    if found and conversations.has_date:
+        warnings.append(_frozen_date(schema))
     turns = tuple(SchemaTurn(turn=turn, owner=owner, frame=frames[index]) for index, (turn, owner) in enumerate(found))
     return TurnTexts(preamble=preamble, turns=turns, warnings=tuple(warnings))
 
@@ -78,6 +80,12 @@ def moved(refusal: TextNotInPlace, span: Span) -> Diagnostic:
     """Return the warning for a conversation whose texts the template does not write in their places."""
     message = f"{refusal}; each turn is written as the template writes one of its role elsewhere"
     return diagnostic("PC513", message, span, "use the turns that the model's template allows")
+
+
+def _frozen_date(schema: CheckedSchema) -> Diagnostic:
+    message = f"the chat template writes the date, and the turns of a schema always have {FROZEN_DATE:%-d %B %Y}"
+    fix = "if answers need the date, state it in the prompt, such as in a parameter"
+    return diagnostic("PC519", message, schema.source.span, fix)
 
 
 def _framed(turns: Sequence[CheckedTurn], conversations: Conversations) -> tuple[str, list[Frame]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +41,15 @@ class Conversations:
         self._options = options
         self._date = date
         self._known: dict[tuple[tuple[Role, ...], bool], tuple[str, ...]] = {}
+
+    @property
+    def has_date(self) -> bool:
+        """Whether the template writes the date into a conversation."""
+        later = Conversations(self._tokenizer, self._options, self._date + timedelta(days=400))
+        try:
+            return self.gaps((Role.USER,), generation_prompt=True) != later.gaps((Role.USER,), generation_prompt=True)
+        except TemplateRefusal:
+            return False
 
     def render(
         self,

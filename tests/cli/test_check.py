@@ -153,6 +153,15 @@ COUNTED = {
 }
 
 
+def test_with_a_model_a_finding_is_told_once(command: Command, folder: Path) -> None:
+    """A warning that the schema has is not one of its prompt as well."""
+    text = '<schema name="s"><system>One.</system><module name="a">Two.</module></schema>'
+    (folder / "s.xml").write_text(text, encoding="utf-8")
+    (folder / "p.xml").write_text('<prompt schema="s"><a/><user>Why?</user></prompt>', encoding="utf-8")
+
+    assert command("check", "p.xml", "--model", "demo").stdout.count("PC518") == 1
+
+
 @pytest.mark.parametrize("case", COUNTED)
 def test_with_a_model_check_finds_what_an_engine_would_refuse(command: Command, folder: Path, case: str) -> None:
     """With --model the limits in tokens are checked: arguments, defaults, positions and reserves."""

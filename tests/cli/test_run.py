@@ -28,7 +28,7 @@ def test_answer_goes_to_stdout_and_usage_to_stderr(command: Command) -> None:
 
     assert (result.exit_code, result.stdout) == (0, f"{answer['text']}\n")
     assert re.fullmatch(
-        r"reused \d+ tokens, prefilled \d+ \(\d+ repaired\), generated \d+( \(all that were allowed\))? · "
+        r"reused \d+ tokens, prefilled \d+ \(\d+ repaired\), generated \d+ at [\d,]+\.\d tokens/s( \(all that were allowed\))? · "
         r"TTFT \d+\.\d ms · modular · encoded \d+ tokens first\n",
         result.stderr,
     )

@@ -20,7 +20,7 @@ BYTES = ByteTokenizer()
 WITHOUT_EXAMPLE = {
     *("PC004", "PC006", "PC009", "PC012", "PC213", "PC314", "PC318", "PC504"),  # too large, or not to be printed
     *("PC010", "PC011", "PC214", "PC422", "PC605"),  # of files and of Python
-    *("PC512", "PC513", "PC514"),  # of one chat template
+    *("PC512", "PC513", "PC514", "PC519"),  # of one chat template
 }
 
 

@@ -244,6 +244,24 @@ def test_a_system_turn_that_the_template_refuses_is_an_error():
     assert tokenizer.warnings == ()
 
 
+def test_a_date_that_the_template_writes_has_a_warning():
+    """The turns of a schema have one date for ever. Without turns, or a date in the template, nothing is said."""
+    dated = "{% for m in messages %}{{ strftime_now('%d %b %Y') }} {{ m.role }}: {{ m.content }}\n{% endfor %}"
+    turn, text = '<schema name="s"><system>Be brief.</system></schema>', '<schema name="s">Be brief.</schema>'
+    found = {
+        (template, schema): [
+            each.message
+            for each in lay_out(read(schema), HubTokenizer.from_parts(small.llama_like(), LLAMA, template)).warnings
+        ]
+        for template in (dated, dated.replace("strftime_now('%d %b %Y')", "'x'"))
+        for schema in (turn, text)
+    }
+
+    message = "the chat template writes the date, and the turns of a schema always have 26 July 2024"
+    assert found.pop((dated, turn)) == [message]
+    assert [*found.values()] == [[]] * 3
+
+
 def test_a_template_that_wants_a_system_turn_keeps_the_first_token():
     """The system turn may be in a module: the template refuses the conversation without it, and BOS stays."""
     schema = read('<schema name="s"><module name="a"><system>Be brief.</system></module></schema>')
