@@ -122,7 +122,7 @@ class Engine(Unpicklable):
             History(self.store.memory) if chosen.history else None,
             open_graphs(self.model),
         )
-        self._catalog = Catalog(self.store, self._executor.key)
+        self._catalog = Catalog(self.store, self._executor.key, own.name)
         self._planner = Planner(
             self._catalog, self.tokenizer, own.context_length, Repair.parse(chosen.repair), chosen.strict_template
         )

@@ -40,6 +40,7 @@ class Entry:
     Attributes:
         used_s: Time of the last use, in seconds since 1970.
         module: Path of the module that it was first made for; "" is the schema's text outside modules.
+        model: Name of the model; None in files of an earlier version.
         fault: Why it cannot be used, as far as its header shows.
     """
 
@@ -48,6 +49,7 @@ class Entry:
     used_s: float
     schema: str | None = None
     module: str | None = None
+    model: str | None = None
     codec: str | None = None
     dtype: str | None = None
     num_tokens: int | None = None
@@ -177,6 +179,7 @@ def _known_of(stored: StoredEncoding) -> dict[str, Any]:
     return {
         "schema": stored.facts.get("schema"),
         "module": stored.facts.get("module"),
+        "model": stored.facts.get("model"),
         "codec": str(recipe.codec),
         "dtype": str(stored.shape.dtype).removeprefix("torch."),
         "num_tokens": recipe.num_tokens,
@@ -210,13 +213,13 @@ def _named(entries: Sequence[Entry], word: str) -> Iterable[Entry]:
 
 def _table(entries: Sequence[Entry]) -> str:
     """Return a line for each entry, and a line with the totals."""
-    rows = [("KEY", "KEPT", "TOKENS", "SIZE", "USED", "MADE FOR")]
+    rows = [("KEY", "KEPT", "TOKENS", "SIZE", "USED", "MODEL", "MADE FOR")]
     for each in entries:
         kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
         tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
-        name = fact_text(each.name)
-        rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, name))
+        names = (fact_text(each.model or "?"), fact_text(each.name))
+        rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, *names))
     lines = columns(rows) if entries else []
     total = f"{counted(len(entries), 'encoding')}, {size_text(sum(each.nbytes for each in entries))}"
     return "".join(f"{line}\n" for line in (*lines, total))

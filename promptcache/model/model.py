@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -119,6 +120,12 @@ class Model:
         except ModelChanged:
             return False
         return True
+
+    @property
+    def name(self) -> str:
+        """The hub id that it was loaded by, the end of the path of its folder, or its type and class."""
+        loaded = str(getattr(self.hf, "name_or_path", ""))
+        return "/".join(Path(loaded).parts[-2:]) or self.facts.name
 
     @property
     def fingerprint(self) -> str:

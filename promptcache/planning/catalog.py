@@ -19,14 +19,17 @@ from promptcache.planning.served_schema import ServedSchema
 class Catalog:
     """Served schemas by name. All methods are thread-safe."""
 
-    def __init__(self, store: Store | None, key: Callable[[Encoding], str] = lambda each: each.digest) -> None:
+    def __init__(
+        self, store: Store | None, key: Callable[[Encoding], str] = lambda each: each.digest, model: str = ""
+    ) -> None:
         """Create an empty catalog.
 
         Args:
             store: The store of their KV; None if another process has it.
             key: Returns the store key of an encoding.
+            model: The name of the model, for people who look into the store.
         """
-        self._store = store
+        self._store, self._model = store, model
         self._key = key
         self._schemas: dict[str, ServedSchema] = {}
         self._is_closed = False
@@ -114,7 +117,12 @@ class Catalog:
         served = self.get(schema)
         module = None if served is None else served.schema.modules.get(path)
         priority = None if module is None else module.node.priority
-        return {"schema": schema, "module": path, **({} if priority is None else {"priority": str(priority)})}
+        return {
+            "schema": schema,
+            "module": path,
+            "model": self._model,
+            **({} if priority is None else {"priority": str(priority)}),
+        }
 
     def get(self, name: str) -> ServedSchema | None:
         """Return the schema of this name, or None."""

@@ -54,6 +54,21 @@ def test_warming_makes_everything_once(command: Command) -> None:
     assert {each["tier"] for each in cold["usage"]["modules"]} == {"disk"}
 
 
+def test_models_have_names_in_a_store(command: Command, folder: Path) -> None:
+    """Each encoding names the model: the end of the path of its folder. Files without a name have a question mark."""
+    only(command("warm", "travel.xml", *ON_CPU, "--json"))
+    (key, *others) = sorted((tier := FileTier(folder / "kept")).keys())
+    stored = read(tier, key)
+    assert stored is not None
+    tier.delete(key)
+    write(tier, replace(stored, facts={name: each for name, each in stored.facts.items() if name != "model"}))
+
+    entries = data(command("cache", "ls", "--store", "kept", "--json"))
+    assert {each["key"]: each["model"] for each in entries} == {key: None, **dict.fromkeys(others, "demo/model")}
+    table = command("cache", "ls", "--store", "kept").stdout.splitlines()
+    assert sum(" demo/model " in line for line in table) == len(others)
+
+
 def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--estimate` says tokens and bytes as `warm` then makes them, and loads nothing that could load weights."""
     made = {keep: only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--json")) for keep in ("full", "int8")}
