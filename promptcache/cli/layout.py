@@ -5,8 +5,9 @@ The command reads the tokenizer and `config.json` of a model. It loads no weight
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,16 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import number_text, tell
-from promptcache.cli.request import LaidOut, TokenLimits
+from promptcache.cli.request import LaidOut, TokenLimits, all_encodings
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import SchemaError, as_data, counted, size_text
 from promptcache.language import Repair, count_combinations, resolve_prompt
-from promptcache.layout import Plan, make_plan
+from promptcache.layout import Encoding, Plan, make_plan
 from promptcache.picture import Part, PartKind, Use, facts, html_page, svg_picture, title, view
 from promptcache.tokenizer import Dtype, ModelFacts, read_facts
+
+_MAX_COUNTED = 10_000
+"""Maximum number of encodings of `warm` that are counted."""
 
 
 @click.command("layout")
@@ -98,7 +102,8 @@ def command(
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, variants, tokenizer, None if repair is None else Repair.parse(repair))
         diagnostics = (*diagnostics, *plan.warnings)
-    shown = view_layout((layout, variants), model_facts, plan)
+    counted_all = () if failed else islice(all_encodings(checked, (layout, variants), tokenizer), _MAX_COUNTED)
+    shown = view_layout((layout, variants), model_facts, plan, counted_all)
     drawn = {svg: svg_picture, html: html_page}
     write_made({path: draw(shown.tree) for path, draw in drawn.items() if path}, files_read(sources, checked))
 
@@ -122,6 +127,8 @@ class LayoutView:
     Attributes:
         num_positions: Of all modules and whole slots, without the text of a prompt.
         num_tokens: All encoded tokens, those of scaffolds included.
+        num_warm_encodings, num_warm_tokens: What `warm` encodes, with pairs of modules and members of collections. At
+            most 10,000 encodings are counted; none of a schema that is too long.
         num_combinations: Valid sets of modules; more than that where `combinations_exact` is false.
         tree: The schema, or the prompt if there is one.
         prompt: The counts of a plan; None where no prompt was given.
@@ -133,22 +140,28 @@ class LayoutView:
     num_encodings: int
     num_tokens: int
     kv_bytes: int
+    num_warm_encodings: int
+    num_warm_tokens: int
     num_combinations: int
     combinations_exact: bool
     tree: Part
     prompt: Mapping[str, Any] | None
 
 
-def view_layout(laid_out: LaidOut, model: ModelFacts, plan: Plan | None = None) -> LayoutView:
+def view_layout(
+    laid_out: LaidOut, model: ModelFacts, plan: Plan | None = None, warmed: Iterable[Encoding] = ()
+) -> LayoutView:
     """Return a schema as it is shown, or with a plan, a prompt of it.
 
     Args:
         laid_out: The layout and the variants of the schema.
         model: Says what a token costs.
         plan: Of a prompt for this layout.
+        warmed: What `warm` encodes.
     """
     layout, variants = laid_out
     num_tokens = sum(each.encoding.num_tokens for each in variants)
+    sizes = {each.digest: each.num_tokens for each in warmed}
     combinations = count_combinations(layout.schema.rules)
     return LayoutView(
         schema=layout.schema.name,
@@ -157,6 +170,8 @@ def view_layout(laid_out: LaidOut, model: ModelFacts, plan: Plan | None = None) 
         num_encodings=len(variants),
         num_tokens=num_tokens,
         kv_bytes=num_tokens * model.token_bytes,
+        num_warm_encodings=len(sizes),
+        num_warm_tokens=sum(sizes.values()),
         num_combinations=combinations.number,
         combinations_exact=combinations.exact,
         tree=view(plan or layout, model.token_bytes),
@@ -181,6 +196,11 @@ def _lines(shown: LayoutView, plan: Plan | None) -> Iterator[str | Text]:
         yield plan_line(plan, "prompt: ", f"{counted(plan.num_reused_tokens, 'token')} reused")
     encodings = counted(shown.num_encodings, "encoding")
     yield f"to be encoded: {counted(shown.num_tokens, 'token')} in {encodings} · {size_text(shown.kv_bytes)}"
+    if shown.num_warm_encodings > shown.num_encodings:
+        more = "more than " if shown.num_warm_encodings == _MAX_COUNTED else ""
+        nbytes = size_text(shown.num_warm_tokens * shown.model.token_bytes)
+        words = f"{more}{counted(shown.num_warm_tokens, 'token')} in {shown.num_warm_encodings:,} encodings · {nbytes}"
+        yield f"by warm, with pairs and members: {words}"
     yield f"valid combinations of modules: {number_text(shown.num_combinations, exact=shown.combinations_exact)}"
     limit = shown.model.max_positions
     of = "" if limit is None else f" of {limit:,}"

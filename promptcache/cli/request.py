@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,11 +29,24 @@ from promptcache.language import (
     Selection,
     absolute,
     ancestors,
+    declared_members,
     resolve_prompt,
     source_of,
     tool_definitions,
 )
-from promptcache.layout import Layout, Plan, Variant, check_length, check_positions, lay_out, make_plan, run_variants
+from promptcache.layout import (
+    Encoding,
+    Layout,
+    Plan,
+    Variant,
+    check_length,
+    check_positions,
+    lay_out,
+    make_plan,
+    member_encodings,
+    pair_encodings,
+    run_variants,
+)
 from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
 
 LaidOut: TypeAlias = tuple[Layout, tuple[Variant, ...]]
@@ -117,6 +131,19 @@ class TokenLimits:
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan
+
+
+def all_encodings(schema: CheckedSchema, laid_out: LaidOut, tokenizer: HubTokenizer) -> Iterator[Encoding]:
+    """Yield what `warm` encodes of a schema: its modules, pairs of modules, and members of collections.
+
+    Raises:
+        ContextLengthExceeded: A member alone needs more positions than the model has.
+    """
+    layout, variants = laid_out
+    pairs = pair_encodings(layout, variants)
+    members = member_encodings(schema, declared_members(schema), layout, variants, tokenizer)
+    yield from (each.encoding for each in variants)
+    yield from (encoding for _, encoding in chain(pairs, members))
 
 
 def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,10 @@ from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import DEFAULT_STORE, Output, context_option, schemas_argument, with_json
 from promptcache.cli.output import warn
-from promptcache.cli.request import TokenLimits
+from promptcache.cli.request import TokenLimits, all_encodings
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
 from promptcache.diagnostics import counted, size_text
-from promptcache.language import CheckedSchema, declared_members
-from promptcache.layout import member_encodings, pair_encodings
+from promptcache.language import CheckedSchema
 from promptcache.progress import Progress, tracked
 from promptcache.tokenizer import Dtype, read_facts
 
@@ -89,10 +87,7 @@ def _estimates(schemas: Sequence[CheckedSchema], options: EngineOptions, show: P
     stored_bytes = _stored_bytes(options, limits.folder)
     found = []
     for schema in schemas:
-        layout, variants = limits.lay_out(schema)
-        members = member_encodings(schema, declared_members(schema), layout, variants, limits.tokenizer)
-        pairs = (encoding for _, encoding in pair_encodings(layout, variants))
-        encodings = chain((each.encoding for each in variants), (encoding for _, encoding in members), pairs)
+        encodings = all_encodings(schema, limits.lay_out(schema), limits.tokenizer)
         sizes = {each.digest: each.num_tokens for each in tracked(encodings, show, f"{schema.name}, encodings")}
         found.append(
             Estimate(

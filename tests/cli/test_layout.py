@@ -75,6 +75,25 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
     ]
 
 
+def test_the_cost_of_warming_is_that_of_warm(command: Command, folder: Path) -> None:
+    """`layout` and `warm --estimate` have the same numbers. Without pairs and members, there is no line of its own."""
+    (folder / "plain.xml").write_text('<schema name="plain"><module name="a">One.</module></schema>', encoding="utf-8")
+    (folder / "more.xml").write_text(
+        """<schema name="more"><module name="a">One.</module><module name="b">Two.</module>
+        <collection name="c"><module name="m">Three.</module></collection></schema>""",
+        encoding="utf-8",
+    )
+    for name, has_more in (("plain.xml", False), ("more.xml", True), ("travel.xml", True)):
+        (estimate,) = data(command("warm", name, "--estimate", "--json"))["schemas"]
+        found = data(command("layout", name, "--json"))
+        assert found["num_warm_encodings"] == estimate["num_encodings"]
+        assert found["num_warm_tokens"] == estimate["num_tokens"]
+        line = (
+            f"by warm, with pairs and members: {estimate['num_tokens']} tokens in {estimate['num_encodings']} encodings"
+        )
+        assert (line in command("layout", name).stdout) == has_more
+
+
 def test_a_changed_schema_says_what_is_encoded_again(command: Command, folder: Path) -> None:
     """A longer text and a new module are encoded; a removed module is not used any more; nothing else changes."""
     modules = {"a": "One.", "b": "Two.", "c": "Three."}
