@@ -90,7 +90,7 @@ def test_the_web_application_serves_ten_clients_and_ends(capsys: pytest.CaptureF
 
     *served, ending = capsys.readouterr().out.splitlines()
     airports = ("Miami is Palm Field", "Paris is Orly", "Tokyo is Haneda")
-    whole = '200 {"text":"The best dish of Miami is stone crab.","reused":107}'
+    whole = '200 {"text":"The best dish of Miami is stone crab.","reused":105}'
     assert sorted(served[:-1])[:9] == sorted(f"200 The airport of {each}." for each in airports * 3)
     assert [each for each in served if each.startswith("400")] == [
         """400 {"error":"use('maimi'): PC401 there is no module 'maimi' at the top level (did you mean 'miami'?)"}"""

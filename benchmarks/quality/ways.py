@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcache.diagnostics import InvalidValue
-from promptcache.language import Repair
+from promptcache.language import DEFAULT_REPAIR, Repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Way:
         requires: Whether a module requires the one that its text refers to.
         keep: Codec of the stored KV, for `engine.add_schema`.
         text: Whether arguments are written into the modules as text, without slots.
-        repair: Setting of each request; None passes none.
+        repair: Setting of each request. Ways with a name of their own have the least, which hides nothing.
         history: Whether TTFT is that of a further question, while history has the document.
         also_beside: Names of ways to compare with, after plain prefill.
     """
@@ -34,7 +34,7 @@ class Way:
     requires: bool = False
     keep: str = "full"
     text: bool = False
-    repair: str | None = None
+    repair: str = "slots"
     history: bool = False
     also_beside: tuple[str, ...] = ()
 
@@ -54,23 +54,21 @@ class Way:
     @property
     def request(self) -> dict[str, Any]:
         """Options of `engine.plan`, `logits` and `generate`."""
-        return {} if self.repair is None else {"repair": self.repair}
+        return {"repair": self.repair}
 
 
 PLAIN = Way(name="plain")
 """Ordinary prefill of the whole text, without a schema."""
 
-_PREVIOUS = Way(name="previous")
 _NAMED = (
     PLAIN,
-    _PREVIOUS,
     Way(name="guaranteed", context="guaranteed"),
     Way(name="own", context="own"),
     Way(name="fixed", positions="fixed"),
     Way(name="requires", requires=True),
     Way(name="scaffold", scaffold=True),
-    Way(name="int8", keep="int8", also_beside=("previous",)),
-    Way(name="int4", keep="int4", also_beside=("previous",)),
+    Way(name="int8", keep="int8", also_beside=("slots",)),
+    Way(name="int4", keep="int4", also_beside=("slots",)),
     Way(name="text", text=True),
     Way(name="history", repair="all", history=True),
 )
@@ -87,7 +85,7 @@ WAY_NAMES = (
 )
 """Names for `--way`, besides plain prefill."""
 
-DEFAULT_WAYS = ("previous", "guaranteed", "scaffold")
+DEFAULT_WAYS = (str(DEFAULT_REPAIR), "slots", "guaranteed", "scaffold")
 """Ways that `python -m benchmarks quality` compares by default."""
 
 

@@ -85,7 +85,7 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
 
     modules = "".join(f'<module name="m{n}">{letters(sizes.module_tokens)}</module>' for n in range(2 * sizes.modules))
     used = "".join(f"<m{2 * n}/>" for n in range(sizes.modules))
-    schema = check_schema(parse_schema(f'<schema name="bench" separator="">{modules}</schema>'))
+    schema = check_schema(parse_schema(f'<schema name="bench" separator="" repair="slots">{modules}</schema>'))
     prompt = parse_prompt(f'<prompt schema="bench">{used}{letters(sizes.new_tokens)}</prompt>')
     tokenizer = LetterTokenizer()
     served = serve_schema(schema, tokenizer, model.context_length, placement=choose_placement(model))

@@ -70,7 +70,7 @@ PROMOTED = Setting("promoted")
 
 SETTINGS = (
     *(Setting(f"context={each}", "context", str(each)) for each in (Context.GUARANTEED, Context.PREVIOUS)),
-    *(Setting(f"repair={each}", "repair", each) for each in ("slots", "first-8", "attended-8", "attended-16", "all")),
+    *(Setting(f"repair={each}", "repair", each) for each in ("slots", "first-16", "attended-8", "attended-16", "all")),
     *(Setting(f"positions={each}", "positions", str(each)) for each in (Placement.CLOSED, Placement.FIXED)),
     PROMOTED,
 )

@@ -123,7 +123,7 @@ MEASURED: dict[str, tuple[str, Callable[[Rows], object], object]] = {
     "quality": (
         "--set facts --count 1 --repeats 1",
         lambda rows: ([row["way"] for row in rows][:2], {row["asked"] for row in rows}),
-        (["plain", "previous"], {1}),
+        (["plain", "first-16"], {1}),
     ),
     "retrieval": (
         "--documents 50 --questions 2 --dtype float64",

@@ -16,7 +16,7 @@ from promptcache.cli.app import app
 Command = Callable[..., Result]
 
 TRAVEL = """\
-<schema name="travel">
+<schema name="travel" repair="slots">
   <system>
     You plan trips.
     <module name="plan"><parameter name="days" length="6"/> days.</module>

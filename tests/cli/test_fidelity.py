@@ -155,7 +155,7 @@ def without(text: str) -> str:
 def test_the_demo_model_is_measured(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command measures a schema with the shipped model: computed again, a prompt is exact."""
     monkeypatch.setattr(import_module("promptcache.fidelity.measure"), "MIN_ROUNDS", 1)
-    apart = SCHEMA.replace('version="1.0" >', 'version="1.0" context="guaranteed">')
+    apart = SCHEMA.replace('version="1.0" >', 'version="1.0" context="guaranteed" repair="slots">')
     (folder / "notes.xml").write_text(apart, encoding="utf-8")
     words = ("fidelity", "notes.xml", "--prompts", "1", "--max-new-tokens", "2", "--setting", "repair=all", "--json")
     result = command(*words, "--device", "cpu", "--max-kl", "0")

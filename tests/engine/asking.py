@@ -20,7 +20,11 @@ WAYS = ("generate", "stream", "batch", "service", "chat")
 
 
 def engine_of(model: Any = None, tokenizer: Any = None, schema: Any = SCHEMA, **settings: Any) -> Engine:
-    """Return an engine with a schema; of the tiny model over bytes, if no other is given."""
+    """Return an engine with a schema; of the tiny model over bytes, if no other is given.
+
+    Its modules are too short for the default repair, which would compute all tokens again.
+    """
+    settings = {"repair": "slots", **settings}
     made = Engine(tiny_model() if model is None else model, tokenizer or ByteTokenizer(), **settings)
     made.add_schema(schema)
     return made

@@ -24,7 +24,7 @@ from tests.engine.asking import WAYS, answered
 from tests.engine.changing import activate, adapted, is_refused
 from tests.laws.position_oracle import planned_tokens
 
-_TEXT = """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>
+_TEXT = """<schema name="s" context="guaranteed" repair="slots">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>"""
 _OTHER = _TEXT.replace("beta", "other")
 TEXTS = (_TEXT, _OTHER, _OTHER.replace(' context="guaranteed"', ""))

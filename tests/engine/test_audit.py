@@ -42,7 +42,7 @@ def engine() -> Engine:
     model = tiny_model()
     with torch.no_grad():
         model.hf.lm_head.weight.mul_(12)
-    return Engine(Model(model.hf), ByteTokenizer())
+    return Engine(Model(model.hf), ByteTokenizer(), repair="slots")
 
 
 def audit(engine: Engine, schema: str, prompt: str) -> Audit:

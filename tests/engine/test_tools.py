@@ -154,7 +154,7 @@ def test_tools_of_a_schema_are_its_modules() -> None:
     engine, _ = engine_of(HERMES)
     name, text = tool_member(TOOLS[0])
     engine.add_schema(
-        f'<schema name="agent"><system>Call tools.<module name="{name}"><![CDATA[{text}]]></module></system></schema>'
+        f'<schema name="agent" repair="slots"><system>Call tools.<module name="{name}"><![CDATA[{text}]]></module></system></schema>'
     )
     chat = engine.chat(Prompt("agent").use(name), tools=TOOLS[:1])
     first = chat.say("How warm is it?", **FORCED)

@@ -20,7 +20,7 @@ MODULES = (
 )
 
 
-def schema(modules: str, *prompts: str, attributes: str = "") -> str:
+def schema(modules: str, *prompts: str, attributes: str = ' repair="slots"') -> str:
     """A schema with prompts as its examples."""
     examples = "".join(f'<example valid="true">{prompt}</example>' for prompt in prompts)
     return f'<schema name="s"{attributes}>{modules}{examples}</schema>'
@@ -84,7 +84,7 @@ def test_stored_bytes_are_those_of_a_warm_schema(engine: Engine) -> None:
     sizes = {each.name: each.nbytes for each in measured.settings}
     for name, attributes in (("as it is", ""), ("context=guaranteed", ' context="guaranteed"')):
         own = Engine(tiny_model(), ByteTokenizer(), history=False)
-        own.add_schema(schema(MODULES, attributes=attributes))
+        own.add_schema(schema(MODULES, attributes=f'{attributes} repair="slots"'))
         own.warm()
         own.generate(PROMPT, max_new_tokens=1)
         found = own.store.get_many(own.store.keys()).values()

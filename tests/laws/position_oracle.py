@@ -24,6 +24,9 @@ from promptcache.layout import Layout, LayoutLeaf, LayoutNode, LeafKind, Plan, S
 from promptcache.tokenizer import Before, Conversations, Markup, Tokenizer
 from tests.laws.members import layout_with_members
 
+SLOTS = Repair(RepairKind.SLOTS)
+"""The repair of tests about linking: their modules are so short that the default would compute all tokens again."""
+
 Placed = tuple[int, int]
 """A position and the token ID at it."""
 

@@ -24,6 +24,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import TOLERANCES
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import Tokenizer
+from tests.laws.position_oracle import SLOTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,8 @@ class SchemaServer:
         return TOLERANCES[self.model.shape.dtype]
 
     def plan(self, selection: Selection, repair: Repair | None = None) -> Plan:
-        """Plan one prompt; `repair` is by default that of the schema."""
-        return self.served.plan(selection, repair)
+        """Plan one prompt; `repair` is by default that of the schema, else `SLOTS`."""
+        return self.served.plan(selection, repair or selection.schema.repair or SLOTS)
 
     def logits(self, selection: Selection) -> torch.Tensor:
         """Answer one prompt from linked KV, `[N, V]`."""

@@ -67,7 +67,7 @@ def test_laws_hold_for_shipped_schemas(file: Path) -> None:
 
 def test_modules_of_one_text_may_share_stored_tokens() -> None:
     """Two modules whose encodings are equal are two modules of a prompt to the laws of repair and levels."""
-    schema = """<schema name="s" context="guaranteed">a<union default="a"><module name="a">a</module><module name="a2"/></union>
+    schema = """<schema name="s" context="guaranteed" repair="slots">a<union default="a"><module name="a">a</module><module name="a2"/></union>
         <union required="true"><module name="a3">a</module></union><system/></schema>"""
     subject = Subject(schema, ByteTokenizer())
 

@@ -7,7 +7,7 @@ from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.layout import Layout, Plan, lay_out, make_plan, run_variants
 from promptcache.tokenizer import Tokenizer
 from tests.fakes import ByteTokenizer
-from tests.laws.position_oracle import planned_tokens
+from tests.laws.position_oracle import SLOTS, planned_tokens
 
 
 def read(document: str) -> CheckedSchema:
@@ -29,14 +29,16 @@ def plan_of(schema: str, prompt: str, *, bos: bool = True) -> Plan:
     """Plan a prompt against a schema."""
     tokenizer = ByteTokenizer(bos=bos)
     layout = lay_out(read(schema), tokenizer)
-    return make_plan(choose(layout.schema, prompt), layout, run_variants(layout), tokenizer)
+    return make_plan(
+        choose(layout.schema, prompt), layout, run_variants(layout), tokenizer, layout.schema.repair or SLOTS
+    )
 
 
 def plan_selection(selection: Selection, tokenizer: Tokenizer | None = None) -> Plan:
     """Plan a selection with the byte tokenizer or another."""
     tokenizer = tokenizer or ByteTokenizer()
     layout = lay_out(selection.schema, tokenizer)
-    return make_plan(selection, layout, run_variants(layout), tokenizer)
+    return make_plan(selection, layout, run_variants(layout), tokenizer, layout.schema.repair or SLOTS)
 
 
 def text_of(plan: Plan) -> str:

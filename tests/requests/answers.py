@@ -28,6 +28,7 @@ from tests.engine.asking import answered
 from tests.families import random_model
 from tests.laws.attended_oracle import attended
 from tests.laws.laws import BrokenLaw
+from tests.laws.position_oracle import SLOTS
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
 from tests.requests.features import features
 from tests.requests.options import Resolved, names_places, resolve
@@ -84,7 +85,7 @@ class Asked:
         self._workload = workload
         self._model = model_named(workload.model)
         with patch("promptcache.engine.check_linking"):  # would test each model again
-            self._engine = Engine(self._model, VOCABULARY, history=workload.has_history)
+            self._engine = Engine(self._model, VOCABULARY, history=workload.has_history, repair=str(SLOTS))
         memory = self._engine.store.memory
         self._engine._executor.copies = Copies(self._model, memory, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from promptcache.kv import Codec
-from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
+from promptcache.language import Prompt, Repair, parse_prompt, resolve_prompt, split_question
 from promptcache.layout import Level, Origin, Piece, Plan
 from promptcache.planning import ServedSchema, serve_schema
 from promptcache.planning.turns import ChatPrompt, ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT
+from tests.laws.position_oracle import SLOTS
 from tests.requests.workloads import Ask, Way, Workload
 
 VOCABULARY = ByteTokenizer()
@@ -83,7 +84,7 @@ def plan_of(
         turns: Those of its chat before it.
     """
     prompt = parse_prompt(workload.prompts[ask.prompt])
-    repair = Repair.parse(ask.repair) if ask.repair else state.schema.repair or DEFAULT_REPAIR
+    repair = Repair.parse(ask.repair) if ask.repair else state.schema.repair or SLOTS
     if way is Way.CHAT:
         chat = ChatPrompt(prompt=without_text(prompt), turns=tuple(turns), question=ask.said)
         selection, answers = with_turns(resolve_prompt(chat.prompt, state.schema), state.layout, chat)

@@ -232,7 +232,20 @@ def _steps(draw: DrawFn, num_prompts: int) -> Step:
 
 @st.composite
 def _asks(draw: DrawFn, way: Way, num_prompts: int) -> Ask:
-    repairs = (None, None, None, None, "none", "slots", "first-2", "first-30%", "attended-2", "attended-30%", "all")
+    repairs = (
+        None,
+        None,
+        None,
+        None,
+        "none",
+        "slots",
+        "first-2",
+        "first-16",
+        "first-30%",
+        "attended-2",
+        "attended-30%",
+        "all",
+    )
     is_service = way is Way.SERVICE
     options = draw(_options(way))
     return Ask(

@@ -392,7 +392,9 @@ class SchemaDocument(SchemaNode):
     context: Annotated[Context, _CONTEXT] = Context.PREVIOUS
     repair: Annotated[
         str | None,
-        REPAIR_NAME("cached text that requests compute again, by default `slots`, see [layout.md](layout.md#repair)"),
+        REPAIR_NAME(
+            "cached text that requests compute again, by default `first-16`, see [layout.md](layout.md#repair)"
+        ),
     ] = None
     positions: Annotated[
         Placement | None,

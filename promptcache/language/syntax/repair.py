@@ -78,4 +78,4 @@ def is_repair(value: object) -> bool:
 REPAIR: Final = Kind(REPAIRS, is_repair)
 """The kind of the texts that `Repair.parse` takes."""
 
-DEFAULT_REPAIR: Final = Repair(RepairKind.SLOTS)
+DEFAULT_REPAIR: Final = Repair(RepairKind.FIRST, 16)
