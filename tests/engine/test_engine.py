@@ -31,8 +31,9 @@ from promptcache.kv import KV, Store, StoreConfig, open_store
 from promptcache.language import check_schema, module, parse_schema
 from promptcache.layout import Level
 from promptcache.testing.tiny_model import tiny_model
-from promptcache.tokenizer import DEMO_FOLDER, hub
+from promptcache.tokenizer import DEMO_FOLDER
 from tests.engine.asking import GREEDY, PROMPT, SCHEMA, engine_of
+from tests.planted.targets import module_of
 
 
 @pytest.fixture
@@ -256,7 +257,7 @@ def test_large_folders_show_that_they_load(monkeypatch: pytest.MonkeyPatch, caps
     """The bar of transformers is shown for weights that take a while, as for a download. Small ones show none."""
     shown = []
     for limit in (2**30, 0):
-        monkeypatch.setattr(hub, "_QUICK_BYTES", limit)
+        monkeypatch.setattr(module_of("promptcache.tokenizer.hub"), "_QUICK_BYTES", limit)
         Engine.from_pretrained(DEMO_FOLDER)
         shown.append("%|" in capsys.readouterr().err)
 
