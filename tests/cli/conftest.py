@@ -40,9 +40,12 @@ DOCUMENTS = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _demo_model_once() -> Iterator[None]:
-    """Load and test the demo model once for each way of loading it: half a second in each of 150 commands."""
+    """Load and test the demo model once for each way of loading it: half a second in each of 150 commands.
+
+    Other tests load a model of their own: engines pack its weights, or change them.
+    """
     from promptcache import engine
 
     load, check = engine.load_model, engine.check_linking

@@ -6,6 +6,7 @@ import copy
 import gc
 import itertools
 import pickle
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +32,8 @@ from promptcache.kv import KV, Store, StoreConfig, open_store
 from promptcache.language import check_schema, module, parse_schema
 from promptcache.layout import Level
 from promptcache.testing.tiny_model import tiny_model
-from promptcache.tokenizer import DEMO_FOLDER
+from promptcache.tokenizer import DEMO_FOLDER, loads_quickly
 from tests.engine.asking import GREEDY, PROMPT, SCHEMA, engine_of
-from tests.planted.targets import module_of
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_large_folders_show_that_they_load(monkeypatch: pytest.MonkeyPatch, caps
     """The bar of transformers is shown for weights that take a while, as for a download. Small ones show none."""
     shown = []
     for limit in (2**30, 0):
-        monkeypatch.setattr(module_of("promptcache.tokenizer.hub"), "_QUICK_BYTES", limit)
+        monkeypatch.setattr(sys.modules[loads_quickly.__module__], "_QUICK_BYTES", limit)
         Engine.from_pretrained(DEMO_FOLDER)
         shown.append("%|" in capsys.readouterr().err)
 
