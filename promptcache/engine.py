@@ -127,7 +127,7 @@ class Engine(Unpicklable):
             self._catalog, self.tokenizer, own.context_length, Repair.parse(chosen.repair), chosen.strict_template
         )
         self._repetition = Repetition(self._executor, chosen.promote)
-        self._requests = RequestBuilder(self._planner, self._executor, self.tokenizer, self._repetition)
+        self._requests = RequestBuilder(self._planner, self._executor, self.tokenizer, (self._repetition.refine,))
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
 

@@ -112,8 +112,7 @@ class EngineSettings:
     )
     promote: PromoteMode | Literal["auto", "off"] = _of_kv(
         one_of(PromoteMode),
-        "In idle time and between steps of a service, encode modules together that were used together, so that later "
-        "answers with them are exact.",
+        "In idle time, encode modules together that were used together, so that later answers with them are exact.",
         PromoteMode.OFF.value,
     )
     strict_template: bool = _of_model(

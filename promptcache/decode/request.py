@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 from promptcache.answers import AnswerReader, TokenGrammars, TokenMatcher, answer_reader, token_grammars
 from promptcache.diagnostics import InvalidGeneration, inside, shown
-from promptcache.encode import Executor, Prepared, Progress, Refiner, Repetition, prepare
+from promptcache.encode import Executor, Prepared, Progress, Refiner, prepare
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
 from promptcache.model import Model, read_options
@@ -169,7 +169,6 @@ class RequestBuilder:
         planner: Plans the prompts.
         executor: Will answer the requests.
         tokenizer: Turns text into token IDs, and back.
-        repetition: Refines the plans of requests, unless their options exclude it; None refines none.
     """
 
     def __init__(
@@ -177,10 +176,15 @@ class RequestBuilder:
         planner: Planner,
         executor: Executor,
         tokenizer: Tokenizer,
-        repetition: Repetition | None = None,
+        refiners: tuple[Refiner, ...] = (),
     ) -> None:
+        """Create a builder.
+
+        Args:
+            refiners: Those of its requests, unless the options of a request exclude them.
+        """
         self.planner, self.executor, self.tokenizer = planner, executor, tokenizer
-        self.repetition = repetition
+        self._refiners = refiners
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -226,7 +230,7 @@ class RequestBuilder:
             text=self.text(options.end_ids),
             token_bytes=self.tokenizer.token_bytes,
             reader=reader,
-            refiners=() if options.deterministic or self.repetition is None else (self.repetition.refine,),
+            refiners=() if options.deterministic else self._refiners,
             matcher=None if form is None else self._matcher(form, options.end_ids, reader),
         )
 

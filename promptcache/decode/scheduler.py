@@ -16,17 +16,11 @@ from promptcache.decode.completion import Completion
 from promptcache.decode.decoder import Decoder, ServiceObserver
 from promptcache.decode.job import Job
 from promptcache.diagnostics import Cancelled, QueueTimeout
-from promptcache.encode import Executor, Prepared, Repetition
+from promptcache.encode import Executor, Prepared
 from promptcache.settings import ServiceLimits
 
 _LOOK_S = 0.02
 """Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""
-
-_PROMOTED_STEPS = 40
-"""Steps after which a service computes some tokens of a combination that is to be promoted.
-
-One step in 40 takes longer, so the 95th percentile of the time between two tokens does not change.
-"""
 
 _MAX_THREADS = 32
 """Maximum number of threads that fetch KV. A thread starts when it has work."""
@@ -58,7 +52,6 @@ class Scheduler:
         *,
         observer: ServiceObserver | None = None,
         fetches_first: bool = False,
-        repetition: Repetition | None = None,
     ) -> None:
         """Create a scheduler without jobs.
 
@@ -66,15 +59,12 @@ class Scheduler:
             observer: Gets the times of steps and of waiting.
             fetches_first: Compute nothing while admitted requests wait for their KV. Without new arrivals this takes
                 fewer forward passes.
-            repetition: Is to promote combinations also while requests run; None promotes none here.
         """
         self._executor = executor
         self._limits = limits
         self._observer = observer or ServiceObserver()
         self._fetches_first = fetches_first
         self._decoder = Decoder(executor, self._observer)
-        self._repetition = repetition
-        self._num_steps = 0
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
         self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
@@ -122,9 +112,6 @@ class Scheduler:
             busy = self._fetch()
             if self._running and not (self._fetches_first and self._fetching):
                 self._decoder.step(self._limits.step_tokens)
-                self._num_steps += 1
-                if self._repetition is not None and self._num_steps % _PROMOTED_STEPS == 0:
-                    self._repetition.work_between_steps()
                 return True
             return busy or bool(self._waiting)
 

@@ -80,8 +80,7 @@ class Service(Unpicklable):
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
         self._requests, executor = requests, requests.executor
-        scheduler = Scheduler(executor, self.limits, observer=observer, repetition=requests.repetition)
-        self._loop = _Loop(scheduler)
+        self._loop = _Loop(Scheduler(executor, self.limits, observer=observer))
         self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
         # if a thread is inside torch.

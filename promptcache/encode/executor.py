@@ -205,16 +205,13 @@ class Executor:
             faults=tuple(dict.fromkeys(faults)),
         )
 
-    def extend_history(
-        self, tokens: RequestTokens, salt: Salt, check: StopCheck, max_tokens: int = CHECKED_TOKENS
-    ) -> int:
+    def extend_history(self, tokens: RequestTokens, salt: Salt, check: StopCheck) -> int:
         """Compute the next tokens of a request that history lacks, and keep them; return the number of kept tokens.
 
         Args:
             tokens: New tokens only.
             salt: As for `History.recall`.
             check: Called in each layer. What it raises ends the forward pass, and nothing is kept.
-            max_tokens: Maximum number of computed tokens.
         """
         assert self.history is not None, "the caller knows that there is a history"
         recalled = self.history.recall(tokens, salt, is_whole=True)
@@ -222,7 +219,7 @@ class Executor:
             return 0
         start = recalled.missing[0]
         (stretch,) = (each for each in recalled.stretches if each.start <= start < each.stop)
-        stop = min(stretch.stop, start + max_tokens)
+        stop = min(stretch.stop, start + CHECKED_TOKENS)
         wanted = Encoding(
             token_ids=tokens.token_ids[start:stop],
             position_ids=tokens.position_ids[start:stop],

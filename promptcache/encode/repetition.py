@@ -12,7 +12,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, Short
-from promptcache.encode.encode import CHECKED_TOKENS
 from promptcache.encode.executor import Executor
 from promptcache.encode.idle import IdleThread, Interrupted
 from promptcache.kv import go_on
@@ -23,9 +22,6 @@ from promptcache.settings import PromoteMode
 
 MAX_COMBINATIONS = 256
 """Limit of the combinations that wait; those that came longest ago are forgotten. One of 4,096 tokens takes 190 kB."""
-
-STEP_TOKENS = 32
-"""Tokens of a combination that are computed between two steps of a service."""
 
 MAX_LOST_TOKENS = 256
 """Tokens of history that a request may compute again to be exact. History belongs to the KV below it."""
@@ -147,37 +143,25 @@ class Repetition:
                 kept.
         """
         with self._working:
-            return self._works(check, CHECKED_TOKENS)
-
-    def work_between_steps(self) -> None:
-        """Compute a few tokens of the combination that came last, if nothing else promotes now."""
-        if self._working.acquire(blocking=False):
-            try:
-                self._works(go_on, STEP_TOKENS)
-            finally:
-                self._working.release()
+            if not self._executor.model.is_unchanged():
+                return False
+            with self._lock:
+                combination = next(reversed(self._waiting), None)
+            if combination is None:
+                return False
+            if not self._extend(combination, check):
+                with self._lock:
+                    self._waiting.pop(combination, None)
+            return True
 
     def end(self) -> None:
         """End the thread."""
         self._thread.end()
 
-    def _works(self, check: StopCheck, max_tokens: int) -> bool:
-        """Compute some tokens of the combination that came last; return whether there may be more to do."""
-        if not self._executor.model.is_unchanged():
-            return False
-        with self._lock:
-            combination = next(reversed(self._waiting), None)
-        if combination is None:
-            return False
-        if not self._extend(combination, check, max_tokens):
-            with self._lock:
-                self._waiting.pop(combination, None)
-        return True
-
-    def _extend(self, combination: _Combination, check: StopCheck, max_tokens: int) -> bool:
+    def _extend(self, combination: _Combination, check: StopCheck) -> bool:
         """Compute the next tokens of a combination; return whether there is more. An error is logged, and ends it."""
         try:
-            num_kept = self._executor.extend_history(combination.tokens, combination.salt, check, max_tokens)
+            num_kept = self._executor.extend_history(combination.tokens, combination.salt, check)
         except Interrupted:
             raise
         except Exception:  # noqa: BLE001 - a promotion costs no answer

@@ -126,13 +126,10 @@ class PromotingEngine(RuleBasedStateMachine):
         asked(self.engine, prompt)
         work(self.engine)
 
-    @rule(is_busy=st.booleans())
-    def idle(self, is_busy: bool) -> None:
-        """Do a piece of work in idle time, or a smaller one between two steps of a service."""
-        if is_busy:
-            self.engine._repetition.work_between_steps()
-        else:
-            self.engine._repetition.work(never)
+    @rule()
+    def idle(self) -> None:
+        """Do a piece of work in idle time."""
+        self.engine._repetition.work(never)
 
     @rule(prompt=st.sampled_from(PROMPTS), num_layers=st.integers(0, 2))
     def interrupt(self, prompt: str, num_layers: int) -> None:

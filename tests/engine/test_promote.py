@@ -11,19 +11,15 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache import Completion, Engine, StoreConfig
+from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import InvalidValue, PromptCacheError
 from promptcache.encode import Promotions
 from promptcache.encode.idle import QUIET_S, Activity, IdleThread, Interrupted
-from promptcache.encode.repetition import STEP_TOKENS
 from promptcache.layout import Level
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -66,35 +62,6 @@ def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
     run_state_machine_as_test(
         PromotingEngine, settings=settings(max_examples=law_examples(0.2), stateful_step_count=20)
     )
-
-
-def test_a_service_promotes_while_requests_run() -> None:
-    """A service that always answers promotes a combination between its steps: a few tokens of it at a time."""
-    engine, combination, sizes = engine_of(tiny_model()), prompt("a", "b", "c"), list[int]()
-    extend, answers = engine._executor.extend_history, Queue[Any]()
-
-    def extended(*arguments: Any) -> int:
-        sizes.append(extend(*arguments))
-        return sizes[-1]
-
-    def is_promoted_now(*_: Any) -> bool:
-        return engine.stats().promotions.num_combinations > 0
-
-    with engine.service() as service, patch.object(engine._executor, "extend_history", extended):
-        service.submit(combination, print, **GREEDY)
-        service.submit(
-            prompt("a"),
-            answers.put,
-            do_sample=False,
-            eos_token_id=[],
-            max_new_tokens=500,
-            stopping_criteria=[is_promoted_now],
-        )
-        while not isinstance(answer := answers.get(timeout=PATIENCE_S), Completion):
-            assert not isinstance(answer, BaseException)
-    assert is_promoted_now()
-    assert 0 < max(sizes) <= STEP_TOKENS
-    assert is_promoted(engine, "a", "b", "c")
 
 
 def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -229,7 +196,7 @@ def test_the_thread_does_not_keep_the_engine() -> None:
 
 EXIT = """
 import threading, time
-from promptcache import Completion, Engine, StoreConfig
+from promptcache import Engine, StoreConfig
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
