@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.utils import logging
 
 from promptcache import Completion, Prompt, Schema
 from promptcache.decode.service import _end
@@ -253,9 +254,11 @@ def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.Mon
         Engine.from_pretrained("~/nothing")
 
 
+@pytest.mark.filterwarnings("ignore:Cannot enable progress bars")
 def test_large_folders_show_that_they_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The bar of transformers is shown for weights that take a while, as for a download. Small ones show none."""
     shown = []
+    monkeypatch.setattr(logging, "_tqdm_active", True)  # commands that ran in this process disable bars
     for limit in (2**30, 0):
         monkeypatch.setattr(sys.modules[loads_quickly.__module__], "_QUICK_BYTES", limit)
         Engine.from_pretrained(DEMO_FOLDER)
