@@ -238,7 +238,7 @@ def _digests(name: str, changed: Callable[[Any], Any]) -> None:
     wrapped(name, Encoding, "digest_until", law=HISTORY)(lambda original, self, stop: original(changed(self), stop))
 
 
-_digests("digests of encodings leave out their context", lambda each: replace_fields(each, context_digest=""))
+_digests("digests of encodings leave out their context", lambda each: replace_fields(each, context=()))
 _digests(
     "digests of encodings leave out their tokens", lambda each: replace_fields(each, token_ids=(0,) * each.num_tokens)
 )
@@ -246,7 +246,7 @@ _digests(
 
 def replace_fields(encoding: Any, **fields: Any) -> Any:
     """Return the fields that `digest_until` reads from an encoding, some of them replaced."""
-    names = ("token_ids", "position_ids", "codec", "context_digest")
+    names = ("token_ids", "position_ids", "codec", "context")
     return SimpleNamespace(**{name: getattr(encoding, name) for name in names} | fields)
 
 
