@@ -203,7 +203,7 @@ class Decoder:
         kept_bytes = self._keep(job)
         prepare_s = prepared.refine_s + prepared.fetch_s + prepared.fetched.encode_s + prepared.choose_s
         timing = Timing(
-            plan_s=job.submitted - request.started,
+            plan_s=job.planned - request.started,
             wait_s=max(0.0, job.prepared_at - job.submitted - prepare_s),
             refine_s=prepared.refine_s,
             fetch_s=prepared.fetch_s,

@@ -39,6 +39,7 @@ class Job:
         sampling: How the next token is chosen: from the scores that the processors return, if there are any.
         processors: Logits processors of transformers, if an option needs them.
         seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty, processor or criterion reads them.
+        planned, submitted: When the job was made, and when a scheduler got it, by `time.perf_counter`.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
         preparing: Its plan with KV, while another thread reads or encodes it.
@@ -52,7 +53,8 @@ class Job:
     processors: Sequence[Callable[..., torch.Tensor]]
     generator: torch.Generator
     criteria: Sequence[Callable[..., Any]]
-    submitted: float = field(default_factory=time.perf_counter)
+    planned: float = field(default_factory=time.perf_counter)
+    submitted: float = 0.0
     is_cancelled: bool = False
     preparing: Future[Prepared] | None = None
     missing_keys: frozenset[str] = frozenset()

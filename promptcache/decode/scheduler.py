@@ -91,6 +91,7 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Queue a job. Any thread may call this."""
+        job.submitted = time.perf_counter()
         self._waiting.append(job)
 
     def warm_up(self) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcache import Completion
 from promptcache.diagnostics import ContextLengthExceeded, InvalidGeneration, PromptError
 from promptcache.engine import Engine
 from tests.conftest import law_examples
@@ -218,6 +219,22 @@ def test_errors_are_those_of_generate(options: dict[str, Any], error: type[Excep
     for ask in (ENGINE.agenerate(PROMPTS[0], **options), read(ENGINE, PROMPTS[0], **options)):
         with pytest.raises(error):
             asyncio.run(ask)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_is_read_later_has_not_waited_for_its_reader() -> None:
+    """The request begins with the first piece: its times are within that of reading it."""
+
+    async def read_later() -> tuple[float, Completion | None]:
+        stream = ENGINE.astream(PROMPTS[0], **GREEDY)
+        await asyncio.sleep(0.2)
+        begun = time.perf_counter()
+        async for _ in stream:
+            pass
+        return time.perf_counter() - begun, stream.completion
+
+    took, completion = asyncio.run(read_later())
+    assert completion is not None
+    assert completion.timing.ttft_s - completion.timing.plan_s + completion.timing.decode_s <= took
 
 
 def test_two_tasks_may_read_one_stream() -> None:
