@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,8 @@ def command(
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, variants, tokenizer, None if repair is None else Repair.parse(repair))
         diagnostics = (*diagnostics, *plan.warnings)
-    counted_all = () if failed else islice(all_encodings(checked, (layout, variants), tokenizer), _MAX_COUNTED)
-    shown = view_layout((layout, variants), model_facts, plan, counted_all)
+    warmed = () if failed else all_encodings(checked, (layout, variants), tokenizer)
+    shown = view_layout((layout, variants), model_facts, plan, warmed)
     drawn = {svg: svg_picture, html: html_page}
     write_made({path: draw(shown.tree) for path, draw in drawn.items() if path}, files_read(sources, checked))
 
@@ -161,7 +160,11 @@ def view_layout(
     """
     layout, variants = laid_out
     num_tokens = sum(each.encoding.num_tokens for each in variants)
-    sizes = {each.digest: each.num_tokens for each in warmed}
+    sizes = dict[str, int]()
+    for each in warmed:
+        sizes[each.digest] = each.num_tokens
+        if len(sizes) == _MAX_COUNTED:
+            break
     combinations = count_combinations(layout.schema.rules)
     return LayoutView(
         schema=layout.schema.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,16 @@ def test_a_prompt_shows_the_members_of_its_collections(command: Command, folder:
     assert sum(sum(each.values()) for each in tokens) == prompt["num_reused_tokens"] + prompt["num_new_tokens"]
     assert found["tree"]["stop"] == prompt["next_position"]
     assert f"the answer starts at position {prompt['next_position']}" in text
+
+
+def test_modules_of_one_text_count_once_of_the_limit(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit counts different encodings: members of a union with one text share theirs, and hide no others."""
+    monkeypatch.setattr(import_module("promptcache.cli.layout"), "_MAX_COUNTED", 3)
+    modules = (
+        '<union><module name="a">Same.</module><module name="b">Same.</module></union><module name="c">Other.</module>'
+    )
+    (folder / "same.xml").write_text(f'<schema name="same" context="guaranteed">{modules}</schema>', encoding="utf-8")
+
+    assert data(command("layout", "same.xml", "--json"))["num_warm_encodings"] == 3
