@@ -475,8 +475,4 @@ class Engine(Unpicklable):
 
 def _name_of(model: Model, store: Store) -> str:
     """Return what tells the KV of a model from others in a store: its fingerprint, if KV leaves this process."""
-    return model.fingerprint if store.blob_tiers else store.model_names.name(model, _fingerprint_of)
-
-
-def _fingerprint_of(model: Model) -> str:
-    return model.fingerprint
+    return model.fingerprint if store.blob_tiers else store.model_names.name(model)

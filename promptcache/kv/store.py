@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -96,7 +96,7 @@ class Store(Unpicklable):
             host_bytes: Limit of a tier in host memory. None: no such tier.
         """
         self.memory, self.blob_tiers = KVMemory(shape, budget_bytes=budget_bytes), tuple(blob_tiers)
-        self.model_names = ModelNames[Any]()
+        self.model_names = ModelNames()
         on_host = replace(shape, device=torch.device("cpu"))
         self.host = None if host_bytes is None else KVMemory(on_host, budget_bytes=host_bytes)
         self._notes: OrderedDict[str, Mapping[str, str]] = OrderedDict()  # by last call
