@@ -56,7 +56,7 @@ from promptcache.planning import (
     choose_placement,
     serve_schema,
 )
-from promptcache.rows import History, choose_kernels, open_copies, open_graphs, used_kernels
+from promptcache.rows import choose_kernels, used_kernels
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
 from promptcache.settings import CodecName, EngineKeywords, EngineSettings, PretrainedKeywords
 from promptcache.structured import OutputType, Parsed
@@ -102,26 +102,16 @@ class Engine(Unpicklable):
         """
         self.settings = chosen = EngineSettings(**settings)
         self.model = own = as_model(model, chosen.context_length)
-        tell_unused(self.model.hf.generation_config, f"the generation configuration of {self.model.facts.name}")
-        self.store: Store = open_store(chosen.store, self.model.shape)
-        store = self.store
-        if store.blob_tiers:
-            _ = self.model.fingerprint  # packed weights are unpacked for it, which takes memory
-        self.model.pack_weights(chosen.pack)
-        self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer, self.model.end_ids)
-        tokens = self.tokenizer.fingerprint
-        choose_kernels(self.model)
-        check_linking(self.model)
-        self.positions = choose_placement(self.model, chosen.positions)
+        tell_unused(own.hf.generation_config, f"the generation configuration of {own.facts.name}")
+        self.store: Store = open_store(chosen.store, own.shape)
+        self.store.name(own)  # packed weights are unpacked for a fingerprint, which takes memory
+        own.pack_weights(chosen.pack)
+        self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer, own.end_ids)
+        choose_kernels(own)
+        check_linking(own)
+        self.positions = choose_placement(own, chosen.positions)
         # The threads of services have no reference to the engine, so an engine that is dropped ends.
-        self._executor = Executor(
-            self.model,
-            self.store,
-            lambda: f"{_name_of(own, store)}:{tokens}",
-            open_copies(self.model, self.store.memory),
-            History(self.store.memory) if chosen.history else None,
-            open_graphs(self.model),
-        )
+        self._executor = Executor.open(own, self.store, self.tokenizer.fingerprint, keeps_history=chosen.history)
         self._catalog = Catalog(self.store, self._executor.key, own.name)
         self._planner = Planner(
             self._catalog, self.tokenizer, own.context_length, Repair.parse(chosen.repair), chosen.strict_template
@@ -471,8 +461,3 @@ class Engine(Unpicklable):
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
-
-
-def _name_of(model: Model, store: Store) -> str:
-    """Return what tells the KV of a model from others in a store: its fingerprint, if KV leaves this process."""
-    return model.fingerprint if store.blob_tiers else store.model_names.name(model)

@@ -27,7 +27,18 @@ from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.model import Model
-from promptcache.rows import Copies, History, OwnKV, Recalled, Salt, StepGraphs, StopCheck, without_cache
+from promptcache.rows import (
+    Copies,
+    History,
+    OwnKV,
+    Recalled,
+    Salt,
+    StepGraphs,
+    StopCheck,
+    open_copies,
+    open_graphs,
+    without_cache,
+)
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
@@ -102,6 +113,22 @@ class Executor:
         self.activity = Activity()
         self.chooser = Chooser(model, self.copies, 0 if history is None else MAX_CHOICES)
         self._lock = new_lock()
+
+    @classmethod
+    def open(cls, model: Model, store: Store, tokenizer: str, *, keeps_history: bool) -> Executor:
+        """Return an executor with all that its model can use.
+
+        Args:
+            tokenizer: The fingerprint of the tokenizer.
+        """
+        return cls(
+            model,
+            store,
+            lambda: f"{store.name(model)}:{tokenizer}",
+            open_copies(model, store.memory),
+            History(store.memory) if keeps_history else None,
+            open_graphs(model),
+        )
 
     @property
     def fingerprint(self) -> str:

@@ -26,7 +26,7 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory import KVMemory
-from promptcache.kv.model_names import ModelNames
+from promptcache.kv.model_names import Fingerprinted, ModelNames
 from promptcache.kv.types import KV, KVShape, Tier
 from promptcache.locks import new_lock
 
@@ -74,7 +74,6 @@ class Store(Unpicklable):
             too.
         host: Host memory, for models on another device, or None.
         blob_tiers: Persistent tiers, fastest first.
-        model_names: Names of the models whose KV is here, if it is in memory only.
     """
 
     _instead = "make one in each process; what processes share is a folder or URL, StoreConfig(folder=…)"
@@ -96,7 +95,7 @@ class Store(Unpicklable):
             host_bytes: Limit of a tier in host memory. None: no such tier.
         """
         self.memory, self.blob_tiers = KVMemory(shape, budget_bytes=budget_bytes), tuple(blob_tiers)
-        self.model_names = ModelNames()
+        self._model_names = ModelNames()
         on_host = replace(shape, device=torch.device("cpu"))
         self.host = None if host_bytes is None else KVMemory(on_host, budget_bytes=host_bytes)
         self._notes: OrderedDict[str, Mapping[str, str]] = OrderedDict()  # by last call
@@ -109,6 +108,14 @@ class Store(Unpicklable):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories, *self.blob_tiers)))}>"
+
+    def name(self, model: Fingerprinted) -> str:
+        """Return what tells the KV of a model from others here: its fingerprint, if KV leaves this process.
+
+        Raises:
+            ModelChanged: The fingerprint is needed, and the model was changed.
+        """
+        return model.fingerprint if self.blob_tiers else self._model_names.name(model)
 
     def get(self, key: str) -> Lookup:
         """Look up `key`, fastest tier first, and copy what is found to the faster tiers."""
