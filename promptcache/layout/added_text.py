@@ -224,9 +224,12 @@ class _OwnTurns:
             raise (TemplateRefusal(_NO_TOOLS) if has_tools else self._refused(refusal)) from None
         said = [index for index, turn in enumerate(self._turns) if turn.own]
         answered = [index for index in said if self._turns[index].answer_ids]
-        for marked, is_complete in ((said, True), (answered, False), ([], False)):
+        for marked, is_complete in ((said, True), (answered, False)):
             if (parts := self._cut(rendered, marked, is_complete=is_complete)) is not None:
                 return parts
+        unchanged = [each for each in answered if self._cut(rendered, [each], is_complete=False) is not None]
+        if (parts := self._cut(rendered, unchanged, is_complete=False)) is not None:
+            return parts
         if has_tools:
             raise TemplateRefusal(_NO_TOOLS)
         parts = self._apart()
