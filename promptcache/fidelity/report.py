@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 from promptcache.diagnostics import Short
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, Setting
-from promptcache.language import Repair, RepairKind
 
 EQUAL_NATS = 0.0001
 """Difference of two divergences that count as equal: a tenth of a millinat, the last digit that is shown."""
 
 EQUAL_TTFT = 0.1
 """Share by which two times to first token may differ and still count as equal."""
+
+LONGEST_TTFT = 1.5
+"""Time to first token that nearer answers are worth, beside that of the fastest setting. The rule of the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None 
 
     1. Settings that an attribute can state take part.
     2. Near enough is a mean divergence of at most `max_divergence`. Without a limit, it is `highest_equal` of the
-       nearest setting that does not compute everything again (`repair="all"`).
+       nearest setting whose TTFT is at most `LONGEST_TTFT` times that of the fastest one.
     3. The lowest TTFT is taken. TTFTs that differ by at most `EQUAL_TTFT` count as equal; of these the nearest setting
        is taken, and of equally near ones the first.
     4. The schema stays as it is if that is among these, and its mean is at most `highest_equal` of the choice.
@@ -130,8 +132,9 @@ def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None 
     as_it_is = next((each for each in settings if each.setting == AS_IT_IS), None)
     stated = [each for each in settings if each.setting != PROMOTED]
     if max_divergence is None:
-        cheap = [each for each in stated if Repair.parse(each.repair).kind is not RepairKind.ALL] or stated
-        max_divergence = min(cheap, key=lambda each: each.divergence.value).highest_equal
+        longest = LONGEST_TTFT * min(each.relative_ttft for each in stated)
+        quick = (each for each in stated if each.relative_ttft <= longest)
+        max_divergence = min(quick, key=lambda each: each.divergence.value).highest_equal
     allowed = [each for each in stated if each.divergence.value <= max_divergence]
     if not allowed:
         return None
