@@ -166,9 +166,7 @@ def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[st
         if request.prompt_file != request.schema_file:
             raise
         where = "in a prompt, and start the chat over the prompt"
-        raise PromptError(
-            [replace(each, help=f"{each.help}, {where}" if each.help else where) for each in error.diagnostics]
-        ) from None
+        raise PromptError([replace(each, help=f"{each.help}, {where}") for each in error.diagnostics]) from None
 
 
 def with_schema(prompt: Prompt, near: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:

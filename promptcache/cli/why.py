@@ -14,10 +14,9 @@ from promptcache.cli.console import COLOURS, stdout
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, with_json
-from promptcache.diagnostics import CODES, Code, Severity, num_slips, suggest
+from promptcache.diagnostics import CODES, LINK, Code, Severity, num_slips, suggest
 
 _PRINTED = re.compile(r"(?:error|warning)?\[(\w+)\]:?")
-_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _MARKED = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`")
 
 
@@ -91,7 +90,7 @@ def _lines(markdown: str) -> Iterator[Text]:
         if line.startswith("```"):
             is_example = not is_example
         else:
-            yield Text(f"    {line}", style="cyan") if is_example else _styled(_LINK.sub(r"\1", line))
+            yield Text(f"    {line}", style="cyan") if is_example else _styled(LINK.sub(r"\1", line))
 
 
 def _styled(line: str) -> Text:

@@ -60,11 +60,13 @@ from promptcache.diagnostics.values import (
     whole,
 )
 from promptcache.diagnostics.words import (
+    LINK,
     ROOT,
     counted,
     first_line,
     listed,
     millinats_text,
+    plain_text,
     size_text,
 )
 
@@ -75,6 +77,7 @@ __all__ = [
     "CODES",
     "FLAG",
     "FUNCTION",
+    "LINK",
     "MAX_FAULTS",
     "PATH",
     "ROOT",
@@ -132,6 +135,7 @@ __all__ = [
     "num_slips",
     "number",
     "one_of",
+    "plain_text",
     "printable",
     "shown",
     "size_text",

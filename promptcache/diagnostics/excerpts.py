@@ -69,9 +69,8 @@ def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[ExcerptPiece]:
         yield from _line(span, gutter, "-", ExcerptPart.RELATED_MARK)
     if len(related) > len(shown):
         yield ExcerptPiece(f"  ::: and {len(related) - len(shown)} more places\n", ExcerptPart.FRAME)
-    if diagnostic.help:
-        yield ExcerptPiece("  = help: ", ExcerptPart.HELP)
-        yield ExcerptPiece(f"{printable(diagnostic.help)}\n")
+    yield ExcerptPiece("  = help: ", ExcerptPart.HELP)
+    yield ExcerptPiece(f"{printable(diagnostic.help)}\n")
 
 
 def printable(text: str) -> str:

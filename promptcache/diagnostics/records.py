@@ -50,13 +50,12 @@ class Diagnostic:
     code: str
     message: str
     span: Span
-    help: str | None = None
+    help: str
     severity: Severity
     related: tuple[tuple[Span, str], ...] = ()
 
     def __str__(self) -> str:
-        fix = f" ({self.help})" if self.help else ""
-        return f"{self.span}: {self.code} {self.message}{fix}"
+        return f"{self.span}: {self.code} {self.message} ({self.help})"
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 ROOT = "(root)"
 """Shown as the path of text outside modules."""
+
+LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+
+
+def plain_text(markdown: str) -> str:
+    """Return Markdown without links and without the quotes of code."""
+    return LINK.sub(r"\1", markdown).replace("`", "")
 
 
 def counted(number: int, noun: str) -> str:

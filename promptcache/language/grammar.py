@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from lxml import etree
 from lxml.builder import ElementMaker
 
+from promptcache.diagnostics import plain_text
 from promptcache.language.syntax.attributes import AttributeType, attributes_of
-from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS, plain
+from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS
 from promptcache.language.syntax.names import RESERVED_MODULES
 from promptcache.language.syntax.nodes import ParameterType, Role
 
@@ -87,7 +88,7 @@ def element_pattern(name: str, form: str = "") -> etree._Element:
     element = ELEMENTS[name]
     known = {each.name: each for each in attributes_of(element.node) if form != _MEMBER or each.declared.of_members}
     dependent = [*_dependent(name, known), *_content(name, form, known)]
-    return documented(RNG.element(*map(_attribute, known.values()), *dependent, name=name), plain(element.words))
+    return documented(RNG.element(*map(_attribute, known.values()), *dependent, name=name), plain_text(element.words))
 
 
 def _attribute(attribute: AttributeType, *values: str, required: bool = False) -> etree._Element:
@@ -97,7 +98,7 @@ def _attribute(attribute: AttributeType, *values: str, required: bool = False) -
         value = RNG.data(*(RNG.param(text, name=name) for name, text in kind.facets), type="string")
     elif kind.values:
         value = one_of(values or kind.values)
-    pattern = documented(RNG.attribute(value, name=attribute.name), plain(attribute.declared.words))
+    pattern = documented(RNG.attribute(value, name=attribute.name), plain_text(attribute.declared.words))
     return pattern if required or attribute.required else RNG.optional(pattern)
 
 
@@ -182,7 +183,7 @@ def _of_prompt(name: str, *content: etree._Element, arguments: bool = True) -> e
     known = attributes_of(PROMPT_ELEMENTS[name].node)
     others = [_arguments(*(each.name for each in known))] if arguments else []
     pattern = RNG.element(*map(_attribute, known), *others, *content, name=name)
-    return documented(pattern, plain(PROMPT_ELEMENTS[name].words))
+    return documented(pattern, plain_text(PROMPT_ELEMENTS[name].words))
 
 
 def _arguments(*others: str) -> etree._Element:

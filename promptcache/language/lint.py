@@ -33,6 +33,7 @@ from promptcache.language.syntax.nodes import (
     place,
     walk,
 )
+from promptcache.language.syntax.values import separated
 from promptcache.language.syntax.whitespace import is_blank, stray_indentation
 
 _TAG = re.compile(
@@ -140,10 +141,7 @@ def lint_choices(parameter: Parameter | AnswerFormat) -> Iterator[Diagnostic]:
     span, trimmed = place(parameter, "choices"), [each.strip() for each in parameter.choices]
     if len(trimmed) == 1:
         message = f"{called} has only one choice, {quoted(parameter.choices[0])}"
-        parts = [part for part in re.split(r"\s*[,;/]\s*", trimmed[0]) if part]
-        meant = "|".join(parts) if len(parts) > 1 else "|".join(trimmed[0].split())
-        fix = f'separate choices by |, as in choices="{meant}"' if "|" in meant else "add choices, separated by |"
-        yield diagnostic("PC223", message, span, fix)
+        yield diagnostic("PC223", message, span, separated(parameter) or "add choices, separated by |")
     elif trimmed != [*parameter.choices]:
         spaced = next(each for each in parameter.choices if each != each.strip())
         message = f"the choice {quoted(spaced)} of {called} begins or ends with a space"

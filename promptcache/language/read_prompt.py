@@ -179,6 +179,11 @@ class _PromptReader:
 
     def _arg(self, element: Element) -> Iterable[Argument]:
         text = "".join(self._exact(element))
+        match element.attributes:
+            case (Attribute(name=slot, value=value),) if slot != "name" and not text:
+                fix = f'write <arg name="{slot}">{value}</arg>'
+                self.faults.add("PC104", "<arg> needs the attribute 'name'", element.name_span, fix)
+                return
         name = read_attributes(element, Argument, self.faults)["name"]
         if name is not None:
             yield Argument(name=name, text=text, span=element.span)

@@ -51,9 +51,14 @@ def findings(code: Code, folder: Path) -> Iterator[Diagnostic]:
 
 @pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 def test_examples_get_their_code(code: Code, tmp_path: Path) -> None:
-    """The examples of a code get exactly this code, as severe as the table says."""
-    found = {(each.code, each.severity) for each in findings(code, tmp_path)}
+    """The examples of a code get exactly this code, as severe as the table says, and a fix in plain text."""
+    diagnostics = [*findings(code, tmp_path)]
+    found = {(each.code, each.severity) for each in diagnostics}
 
+    for fix in (code.fix, *(each.help for each in diagnostics)):
+        assert fix
+        assert not fix.endswith(".")
+        assert "](" not in fix
     assert found == (set() if code.code in WITHOUT_EXAMPLE else {(code.code, code.severity)})
 
 

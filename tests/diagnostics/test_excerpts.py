@@ -47,7 +47,9 @@ def shown(found: Diagnostic, **documents: str) -> list[str]:
     related = tuple((known(span), words) for span, words in found.related)
     found = replace(found, span=known(found.span), related=related)
     assert diagnostic_text(found).plain == excerpt(found)
-    return excerpt(found).splitlines()
+    *lines, advice = excerpt(found).splitlines()
+    assert advice == f"  = help: {found.help}"
+    return lines
 
 
 def fault(span: Span) -> Diagnostic:
@@ -58,7 +60,7 @@ def fault(span: Span) -> Diagnostic:
 def test_diagnostic_is_written_with_places_lines_carets_and_help() -> None:
     """A diagnostic shows code, message, place, the marked line, related places in the same way, and its help."""
     first = Span("s", 9, 15, 9, 16)
-    found = replace(fault(Span("s", 10, 15, 10, 18)), help="rename one", related=((first, "first defined here"),))
+    found = replace(fault(Span("s", 10, 15, 10, 18)), related=((first, "first defined here"),))
     text = "\n" * 8 + '<module name="a">\n<module name="abc">\n'
 
     assert shown(found, s=text) == [
@@ -69,7 +71,6 @@ def test_diagnostic_is_written_with_places_lines_carets_and_help() -> None:
         "  ::: s:9:15 first defined here",
         '   9 | <module name="a">',
         "     |               -",
-        "  = help: rename one",
     ]
 
 
@@ -135,6 +136,7 @@ def test_error_shows_its_documents() -> None:
         "  ::: law.xml:2:25 the parameter",
         '  2 |   <module name="matter"><parameter name="pages" length="2" type="int"/></module>',
         f"    |                         {'-' * 47}",
+        "  = help: write digits only",
     ]
 
 

@@ -53,10 +53,10 @@ def outcome(read: Callable[[], Schema]) -> str:
         ('src="../parts.txt"', "PC210", "move the file into the folder, or copy its content"),
         ('src="/memory/../parts.txt"', "PC210", "move the file into the folder, or copy its content"),
         ('src="surrogate.txt"', "PC212", "save the file as UTF-8"),
-        ('src="large.txt"', "PC213", None),
+        ('src="large.txt"', "PC213", "split it"),
     ],
 )
-def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, fix: str | None) -> None:
+def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, fix: str) -> None:
     """A missing, outside, too large or non-UTF-8 text gets the same help as a file."""
     files = {"parts.txt": "", "more/parts.txt": "", "surrogate.txt": "a\n\ud800", "large.txt": "a" * (MAX_BYTES + 1)}
 

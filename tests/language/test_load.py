@@ -58,13 +58,14 @@ def test_what_is_written_as_a_path_is_one(source: Any) -> None:
 
 
 def test_a_file_that_does_not_exist_gets_a_suggestion(tmp_path: Path) -> None:
-    """It is the file with this name and a suffix, or a similar name; a Markdown file is named as what it is."""
+    """It is the file with this name and a suffix, a similar name, or the documents there; Markdown is named as such."""
     (tmp_path / "support.xml").write_text("<schema/>", encoding="utf-8")
     (tmp_path / "notes.md").write_text("Some <b>notes</b>", encoding="utf-8")
     for name, fix in {
         "supprt.xml": "support.xml'",
         "support": "support.xml'",
         "no/x.xml": "there is no folder",
+        "q1": "folder .* has support.xml",
     }.items():
         with pytest.raises(SchemaError, match=f"PC010 there is no such file .*{fix}"):
             open_schema(tmp_path / name)

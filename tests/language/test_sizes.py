@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from promptcache.diagnostics import MAX_FAULTS, Diagnostic, LanguageError, SchemaError, suggest
+from promptcache.diagnostics import CODES, MAX_FAULTS, Diagnostic, LanguageError, SchemaError, suggest
 from promptcache.language import (
     CheckedSchema,
     check_schema,
@@ -275,7 +275,7 @@ def test_what_is_too_hard_to_explain_is_reported_without_a_reason() -> None:
     (helped,) = _faults(lambda: resolve_prompt(prompt, open_choice))
     with limited_solver(0):
         (missing,) = _faults(lambda: resolve_prompt(prompt, open_choice))
-    assert (missing.message, helped.help, missing.help) == (helped.message, "add <a/> or <b/>", None)
+    assert (missing.message, helped.help, missing.help) == (helped.message, "add <a/> or <b/>", CODES["PC407"].fix)
 
 
 def test_suggestions_are_sought_among_long_and_many_names() -> None:

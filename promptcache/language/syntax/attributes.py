@@ -37,6 +37,7 @@ class ValueKind:
         facets: Restrictions of the text as an XML Schema datatype has them.
         word: Pattern of the words that have a span each.
         enum: The enumeration of the values.
+        example: A value for messages, by default the first of `values`.
     """
 
     in_python: Kind = TEXT
@@ -47,6 +48,7 @@ class ValueKind:
     facets: tuple[tuple[str, str], ...] = ()
     word: re.Pattern[str] | None = None
     enum: type[StrEnum] | None = None
+    example: str = ""
 
     def __call__(
         self, words: str, *, name: str = "", inherited: bool = False, of_members: bool = False, alias_of: str = ""
@@ -80,6 +82,7 @@ def _number(least: int) -> ValueKind:
         expected=f"a whole number from {least} to {_MAX_NUMBER}",
         read=lambda text: int(text) if _NUMBER.fullmatch(text) and int(text) >= least else None,
         facets=(("pattern", "0*[1-9][0-9]*" if least else "[0-9]+"), ("maxLength", "9")),
+        example="8",
     )
 
 
@@ -137,6 +140,7 @@ PATHS = ValueKind(
     write=" ".join,
     facets=(("pattern", r"\s*\S(.|\s)*"),),
     word=re.compile(r"\S+"),
+    example="a b/c",
 )
 SOME_PATHS = replace(
     PATHS,
@@ -150,6 +154,7 @@ ALTERNATIVES = ValueKind(
     read=_alternatives,
     write="|".join,
     facets=(("pattern", r"[^|]+(\|[^|]+)*"),),
+    example="one|two",
 )
 SEPARATOR = ValueKind(
     in_python=Kind(
@@ -160,6 +165,7 @@ SEPARATOR = ValueKind(
     read=_unescape,
     write=escape,
     facets=(("pattern", r"([^\\]|\\[nt\\])*"),),
+    example=r"\n",
 )
 REPAIR_NAME = ValueKind(
     in_python=REPAIR,

@@ -103,11 +103,13 @@ class _ConditionReader:
     def unexpected(self, expected: str) -> ConditionError:
         if self.position == len(self._tokens):
             last = max(self.position - 1, 0)
-            return ConditionError(f"the condition ends where {expected} is expected", last)
+            return ConditionError(f"the condition ends where {expected} is expected", last, "add it at the end")
         token = self._tokens[self.position]
         meant = _SYMBOLS.get(token)
         near = None if token in KEYWORDS else did_you_mean(token, _JOINING)
-        fix = f"write '{meant}'" if meant else near
+        between = "write 'and' or 'or' between two conditions"
+        other = between if token not in {*KEYWORDS, ")"} else f"remove '{token}', or write a module path before it"
+        fix = f"write '{meant}'" if meant else near or other
         if token.lower() == "xor":
             fix = 'write \'(a or b) and not (a and b)\', or <choose> with min="1" and max="1"'
         return ConditionError(f"{expected} is expected instead of '{token}'", self.position, fix)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from promptcache.diagnostics import plain_text
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
@@ -28,8 +28,6 @@ from promptcache.language.syntax.nodes import (
     Union,
 )
 from promptcache.language.syntax.prompt_nodes import Argument, PromptDocument, Reference
-
-_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 class ElementType(NamedTuple):
@@ -97,16 +95,11 @@ def vocabulary() -> dict[str, Any]:
         name: {
             "children": [child for child in element.children if name not in [*Role] or child not in [*Role]],
             "attributes": [
-                each.as_data() | {"detail": plain(each.declared.words)} for each in attributes_of(element.node)
+                each.as_data() | {"detail": plain_text(each.declared.words)} for each in attributes_of(element.node)
             ],
         }
         for name, element in {**ELEMENTS, "prompt": PROMPT_ELEMENTS["prompt"]}.items()
     }
-
-
-def plain(words: str) -> str:
-    """Return Markdown of a declaration as plain text."""
-    return _LINK.sub(r"\1", words).replace("`", "")
 
 
 def instead(element: str, parent: str) -> str | None:
@@ -116,6 +109,8 @@ def instead(element: str, parent: str) -> str | None:
             return "write the whole union in the file that is included"
         case "union" | "collection", _:
             return f"a {parent} contains only modules: move the element into one of them"
+        case "text", "parameter":
+            return "write it before or after <text>: text in <text> has no slots"
         case "text" | "doc", _:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":

@@ -86,7 +86,8 @@ def index_schema(schema: SchemaDocument) -> Index:
     walker = _Walker(schema.span.source)
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
         message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or contains whitespace"
-        walker.fault("PC201", message, place(schema, "name"))
+        near = "-".join(schema.name.split()) or "…"
+        walker.fault("PC201", message, place(schema, "name"), f'write name="{near}"')
     walker.items(schema.children, "", None, ())
     return walker.index
 
@@ -234,8 +235,8 @@ class _Walker:
             return True
         first = self._first[key]
         where = f" in '{parent}'" if parent else ""
-        at = f"at {first.line}:{first.column}" if first.source == span.source else "in another file"
-        message = f"{kind} '{name}' is defined twice{where} (first {at})"
+        at = f" (first at {first.line}:{first.column})" if first.source == span.source else " (first in another file)"
+        message = f"{kind} '{name}' is defined twice{where}{at if first.line else ''}"
         fix = "give one of them another name"
         if kind != "scaffold" and {first.source, span.source} != {self._source}:
             fix += ", or put the include into a module of its own"

@@ -119,9 +119,11 @@ def _explained(text: str, fault: str) -> PatternError:
     end = max(len(text) - 1, 0)
     match reason:
         case "missing )" | "missing ]":
-            return PatternError(f"the pattern ends where '{reason[-1]}' is expected", end)
+            message, bracket = f"the pattern ends where '{reason[-1]}' is expected", "(" if ")" in reason else "["
+            return PatternError(message, end, f"add it, or write \\{bracket} for the character")
         case "trailing \\":
-            return PatternError("the pattern ends where a character after the backslash is expected", end)
+            message = "the pattern ends where a character after the backslash is expected"
+            return PatternError(message, end, r"write \\ for a backslash")
         case "unexpected )":
             return PatternError("')' closes no group", _closing(text), "write \\) for the character")
         case "pattern too large - compile failed":
@@ -140,11 +142,11 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
         case "invalid escape sequence" if fragment in {"\\d", "\\w", "\\s", "\\D", "\\W", "\\S"}:
             return f"{fragment} cannot be the end of a range", "write \\- for a hyphen"
         case "invalid escape sequence":
-            return f"there is no {fragment}", None
+            return f"there is no {fragment}", "write the character without the backslash"
         case "invalid character class range" if fragment.startswith(("\\p", "\\P", "[:")):
             return f"there is no class {fragment}", None
         case "invalid character class range":
-            return f"the range {fragment} runs backwards", None
+            return f"the range {fragment} runs backwards", r"write its ends the other way round, or \- for a hyphen"
         case "no argument for repetition operator":
             return f"'{fragment}' repeats nothing", f"write \\{fragment} for the character"
         case "bad repetition operator":
@@ -152,7 +154,7 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
         case "invalid repetition size":
             least, _, most = fragment.strip("{}").partition(",")
             if most and int(most) < int(least):
-                return f"{fragment}: the second number is smaller than the first", None
+                return f"{fragment}: the second number is smaller than the first", f"write {{{most},{least}}}"
             return (
                 f"{fragment} repeats more than 1,000 times, counted with the repetitions around it",
                 "use fewer repetitions",

@@ -10,6 +10,8 @@ from promptcache.diagnostics import Diagnostic, FaultList, Span, diagnostic, did
 from promptcache.language.limits import MAX_PATTERN
 from promptcache.language.syntax.attributes import (
     BOOLEAN,
+    NUMBER,
+    NUMBER_OR_ZERO,
     PATTERN,
     STRING,
     AttributeType,
@@ -21,6 +23,7 @@ from promptcache.language.syntax.synonyms import CONTENT, meant
 from promptcache.language.syntax.xml import Attribute, Element
 
 _WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
+_DIGITS = re.compile(r"[1-9][0-9]{,8}")
 _WITH_TEXT = frozenset({"module", "system", "user", "assistant", "text", "doc", "arg"})
 _TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "always"), "true"),
@@ -65,10 +68,13 @@ def wrong_root(root: Element, expected: str) -> Diagnostic | None:
     """Return the diagnostic for a document that does not begin as a schema or prompt is expected to; else None."""
     if root.name == expected:
         return None
-    other = "prompt" if expected == "schema" else "schema"
-    advice = f"this document is a {other}, but a {expected} is expected here"
     message = f"a {expected} document begins with <{expected}>, not <{root.name}>"
-    fix = advice if root.name == other else did_you_mean(root.name, [expected])
+    fix = did_you_mean(root.name, [expected])
+    name = next((each.value for each in root.attributes if each.name in ("name", "schema")), "…")
+    if root.name == "schema":
+        fix = f'this is a schema: write a prompt for it, <prompt schema="{name}">…</prompt>'
+    elif root.name == "prompt":
+        fix = f'this is a prompt: name the file of its schema, <schema name="{name}">'
     return diagnostic("PC107", message, root.name_span, fix)
 
 
@@ -92,10 +98,12 @@ def _instead(element: Element, attribute: Attribute, known: Sequence[str]) -> st
     return meant(attribute.name, known) or allowed
 
 
-def _advice(attribute: Attribute, kind: ValueKind) -> str | None:
+def _advice(attribute: Attribute, kind: ValueKind) -> str:
     if kind is BOOLEAN and attribute.value in _TRUTH:
         return f'write {attribute.name}="{_TRUTH[attribute.value]}"'
-    return meant(attribute.value, kind.values)
+    if kind in {NUMBER, NUMBER_OR_ZERO} and (found := _DIGITS.search(attribute.value)):
+        return f'write {attribute.name}="{found[0]}"'
+    return meant(attribute.value, kind.values) or f'as in {attribute.name}="{kind.example or kind.values[0]}"'
 
 
 def _words(attribute: Attribute, declared: AttributeType | None) -> Iterator[Span]:

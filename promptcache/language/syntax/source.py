@@ -24,12 +24,14 @@ from promptcache.diagnostics import (
     diagnostic,
     did_you_mean,
     instance,
+    listed,
 )
 from promptcache.language.limits import MAX_BYTES
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML document can express."""
 
+_MAX_LISTED = 6
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
 """First bytes of a UTF-16 document, with or without a byte order mark."""
@@ -221,12 +223,15 @@ def similar_file(name: str, known: Iterable[str], form: str = "'{}'") -> str | N
     return did_you_mean(name, known, form)
 
 
-def _similar(path: Path) -> str | None:
-    """Suggest a file beside one that does not exist."""
-    if not path.parent.is_dir():
-        return f"there is no folder '{path.parent}'"
-    names = (each.name for each in islice(path.parent.iterdir(), MAX_NAMES) if each.is_file())
-    return similar_file(path.name, names, f"'{path.parent / '{}'}'")
+def _similar(path: Path) -> str:
+    """Suggest a file beside one that does not exist, or list the documents there."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no folder '{folder.absolute()}'"
+    names = sorted(each.name for each in islice(folder.iterdir(), MAX_NAMES) if each.is_file())
+    documents = listed([each for each in names if each.endswith((".xml", ".xml.j2"))], _MAX_LISTED)
+    near = similar_file(path.name, names, f"'{folder / '{}'}'")
+    return near or f"folder '{folder.absolute()}' has {documents or 'no document, *.xml or *.xml.j2'}"
 
 
 def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:

@@ -31,15 +31,26 @@ def not_of_type(parameter: Parameter | AnswerFormat, text: str) -> tuple[str, st
         case ParameterType.LINE if any(character in text for character in BREAKS):
             return "it takes one line, but the text has several", "remove the line breaks"
         case ParameterType.INT if not INT.fullmatch(text):
-            return "it takes a whole number, such as 12 or -3", None
+            return "it takes a whole number, such as 12 or -3", "write digits only"
         case ParameterType.NUMBER if not NUMBER.fullmatch(text):
-            return "it takes a number, such as 12, -0.5 or 1e6", None
+            return "it takes a number, such as 12, -0.5 or 1e6", "write digits, with a point before decimals"
         case ParameterType.CHOICE if text not in parameter.choices:
-            return f"it takes one of: {few(parameter.choices)}", did_you_mean(text, parameter.choices)
+            advice = separated(parameter) or did_you_mean(text, parameter.choices) or "write one of them"
+            return f"it takes one of: {few(parameter.choices)}", advice
     if parameter.pattern is not None and not read_pattern(parameter.pattern).matches(text):
         message = parameter.message if isinstance(parameter, Parameter) else None
         return message or f"it takes text that matches {parameter.pattern}", None
     return None
+
+
+def separated(parameter: Parameter | AnswerFormat) -> str | None:
+    """Return help for a single choice that consists of several, or None."""
+    if len(parameter.choices) != 1:
+        return None
+    choice = parameter.choices[0].strip()
+    parts = [part for part in re.split(r"\s*[,;/]\s*", choice) if part]
+    meant = "|".join(parts if len(parts) > 1 else choice.split())
+    return f'separate choices by |, as in choices="{meant}"' if "|" in meant else None
 
 
 def check_type(parameter: Parameter) -> Iterator[Diagnostic]:
