@@ -41,7 +41,10 @@ def page_of(shown: Any) -> html.HtmlElement:
 @settings(max_examples=law_examples(0.1))
 @given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 def test_every_token_is_drawn_to_scale(data: Any, schema: Any, tokenizer: Any) -> None:
-    """All stretches of the tree are in the SVG and in the page, in order, at their places, in the style of their use."""
+    """All stretches of the tree are in the SVG and in the page, in order, at their places, in the style of their use.
+
+    The mark where generation starts is at the end of the plan.
+    """
     plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
     for shown in (plan, lay_out(schema, tokenizer)):
         root = view(shown)
@@ -60,6 +63,9 @@ def test_every_token_is_drawn_to_scale(data: Any, schema: Any, tokenizer: Any) -
                 x, width = (float(rect.get(name).removesuffix("%")) for name in ("x", "width"))
                 assert math.isclose(x, 100 * start / (root.stop + 1), abs_tol=0.01)
                 assert math.isclose(width, max(0.25, 100 * (stop - start) / (root.stop + 1)), abs_tol=0.01)
+            marks = [float(rect.get("x").removesuffix("%")) for bar in bars for rect in bar if rect.get("class") == "next"]
+            expected_marks = [100 * plan.stop / (plan.stop + 1)] if shown is plan else []
+            assert marks == pytest.approx(expected_marks, abs=0.01)
 
 
 def test_pictures_need_nothing_from_outside() -> None:
