@@ -196,7 +196,7 @@ def test_a_mistake_is_marked_with_its_fix(visit: Callable[..., Any]) -> None:
 
 @in_browser
 def test_an_edited_schema_is_used_for_marks_and_said_to_be_unsaved(visit: Callable[..., Any]) -> None:
-    """Modules of an edited schema can be chosen, and its picture is drawn; the page says that Run does not know it."""
+    """Modules of an edited schema can be chosen, and its picture is drawn; the page says that Run needs it saved."""
     page = ready(visit())
     write(page, "schema", '<schema name="travel"><module name="rome" required="true">Rome is old.</module></schema>')
     page.get_by_label("rome").wait_for()
@@ -209,7 +209,7 @@ def test_an_edited_schema_is_used_for_marks_and_said_to_be_unsaved(visit: Callab
     assert "rome" in drawn[0]
     until(page, "document.querySelectorAll('#prompt-marks li').length === 0")
     assert text_of(page, "prompt") == '<prompt schema="travel"><rome/></prompt>'
-    assert "Run uses the server's version" in page.inner_text("#schema-note")
+    assert "To run it, save it in the place of the server's travel." in page.inner_text("#schema-note")
 
 
 def accept(page: Any, name: str) -> None:
@@ -633,6 +633,42 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(visit: Callable[..., Any]) 
     )
 
 
+FORM = f"""<schema name="form"><module name="order">{"".join(f'<parameter name="the-name-of-field-{number}" length="4"/>' for number in range(9))}
+</module><example><prompt schema="form"><order/><user>Go.</user></prompt></example></schema>"""
+
+
+@in_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_fields_of_a_long_form_do_not_touch(visit: Callable[..., Any], width: int) -> None:
+    """Fields that have no room in one row are below each other, with space between them."""
+    page = ready(visit(width))
+    write(page, "schema", FORM)
+    write(page, "prompt", '<prompt schema="form"><order/></prompt>')
+    fields = page.locator("#modules .argument input")
+    until(page, "document.querySelectorAll('#modules .argument:not([hidden])').length === 9")
+    boxes = [each.bounding_box() for each in fields.all()]
+    rows = sorted({each["y"] for each in boxes})
+
+    assert 4 <= len(rows) <= 9
+    assert all(above + boxes[0]["height"] + 3 <= below for above, below in zip(rows, rows[1:], strict=False)), rows
+
+
+@in_browser
+def test_our_schemas_open_with_a_valid_prompt(visit: Callable[..., Any], open_server: Served) -> None:
+    """The page begins with an example of a schema that can be run as it is."""
+    engine = open_server.state.engine
+    names = [engine.add_schema(each).name for each in sorted(TRAVEL.parent.glob("*.xml"))]
+    page = ready(visit())
+    for name in names:
+        page.select_option("#schemas", name)
+        until(page, f"document.querySelector('#picture b').textContent === '{name}'")
+        assert page.locator(".marks li").count() == 0
+        assert page.get_attribute("#picture", "aria-label").endswith("reuses and adds"), name
+    page.close()
+    for name in {*names} - {"travel"}:
+        engine.remove_schema(name)
+
+
 @in_browser
 def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
     """Tab reaches a module, the editor and the buttons, and leaves the editor; the focus is visible; Ctrl+Enter runs."""
@@ -676,14 +712,13 @@ def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
 
 @in_browser
 def test_without_a_schema_the_page_says_what_to_do(visit: Callable[..., Any]) -> None:
-    """The editors have a valid example, Run cannot be pressed, and the page says how the server gets a schema."""
+    """The editors have a valid example, and the page says how the server gets a schema."""
     page = visit()
     page.route("**/v1/schemas", lambda route: route.fulfill(json={"object": "list", "data": []}))
     page.reload()
     ready(page)
 
     assert page.locator(".marks li").count() == 0
-    assert page.is_disabled("#run")
     assert "--schema FILE" in page.inner_text("#trouble")
     assert page.get_by_label("miami").is_checked()
 
@@ -693,10 +728,13 @@ def test_markup_of_others_is_shown_as_text(visit: Callable[..., Any]) -> None:
     """Markup in an answer, in names, in documentation and in messages makes no element and runs nothing."""
     page = ready(visit(expected="404"))
     quoted = HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    served = text_of(page, "schema")
     write(page, "schema", f'<schema name="travel"><module name="a"><doc>{quoted}</doc>{quoted}</module></schema>')
     page.get_by_label("a", exact=True).wait_for()
     write(page, "prompt", f'<prompt schema="{quoted}"><a/></prompt>')
     until(page, "document.querySelector('#prompt-marks').textContent.includes('<img')")
+    assert "<img src=x" in str(page.text_content("#picture"))
+    write(page, "schema", served)
     chunk = {
         "choices": [{"delta": {"content": HOSTILE}, "finish_reason": "stop"}],
         "usage": USAGE,
@@ -709,7 +747,6 @@ def test_markup_of_others_is_shown_as_text(visit: Callable[..., Any]) -> None:
 
     assert page.inner_text("#answer") == HOSTILE
     assert HOSTILE in page.inner_text("#reused")
-    assert "<img src=x" in str(page.text_content("#picture"))
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 1
     assert page.evaluate("window.hit") is None
@@ -723,27 +760,40 @@ CACHE = {
 
 
 @in_browser
-def test_saving_asks_for_an_admin_key_and_adds_the_schema(visit: Callable[..., Any], open_server: Served) -> None:
-    """Without a key the server refuses to save; with one the schema is there, and its prompts run. No key is kept."""
+def test_a_new_schema_is_saved_before_it_runs(visit: Callable[..., Any], open_server: Served) -> None:
+    """A new schema starts as a valid example. Run offers to save it, asks for an admin key, again after a wrong one,
+    says that it is saved, and goes on. No key is kept. Without the offer, a schema with problems is told.
+    """
     page = ready(visit(expected="403"))
-    write(page, "schema", '<schema name="notes"><module name="a">The river of Rome is Alba.</module></schema>')
-    page.click("#save")
-    page.wait_for_selector("#key:not([hidden])")
-    page.fill("#key-value", "root")
-    page.keyboard.press("Enter")
-    until(page, "document.querySelector('#schemas').value === 'notes'")
-    write(page, "prompt", '<prompt schema="notes"><a/><user>What is the river of Rome?</user></prompt>')
+    asked: list[str] = []
+    page.on("request", lambda each: each.url.endswith("/v1/prompts") and asked.append(each.url))
+    page.select_option("#schemas", "New schema")
+    until(page, "document.querySelector('#picture').textContent.includes('my-schema')")
+    assert page.locator(".marks li").count() == 0
+    written = text_of(page, "schema")
+    write(page, "schema", written.replace("crab", "crab &"))
     page.click("#run")
+    until(page, "document.querySelector('#trouble').textContent.includes('has problems')")
+    write(page, "schema", written)
+    page.click("#run")
+    page.click("#trouble button")
+    for key, reason in (("eve", "Saving needs an admin key"), ("root", "This is not an admin key")):
+        until(page, f"document.querySelector('#key-reason').textContent.startsWith('{reason}')")
+        page.fill("#key-value", key)
+        page.keyboard.press("Enter")
     page.wait_for_selector("#results:not([hidden])")
 
-    assert "a\tmemory" in page.inner_text("#reused") or "a\tencoded" in page.inner_text("#reused")
+    assert page.input_value("#schemas") == "my-schema"
+    assert page.inner_text("#schema-note") == "Saved: the server has this schema now."
+    assert re.search(r"trip-plan\t(memory|encoded)", page.inner_text("#reused"))
+    assert len(asked) == 1
     assert page.evaluate("[JSON.stringify(localStorage) + JSON.stringify(sessionStorage), document.cookie]") == [
         "{}{}",
         "",
     ]
     page.close()  # it still checks the prompt, and would find no schema
     with open_server.http("root") as client:
-        assert client.delete("/v1/schemas/notes").status_code == 200
+        assert client.delete("/v1/schemas/my-schema").status_code == 200
 
 
 @in_browser

@@ -10,8 +10,8 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** Show a message of trouble, or none. */
-export function say(message) {
-  $("trouble").textContent = message ?? "";
+/** Show a message of trouble, or none, with elements behind it. */
+export function say(message, ...more) {
+  $("trouble").replaceChildren(message ?? "", ...more);
   $("trouble").hidden = !message;
 }

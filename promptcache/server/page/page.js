@@ -11,7 +11,7 @@ import { clearResults, showResults } from "./results.js";
 import { addCalls, answeredCalls, askForResults, nameTools, withOwnTools } from "./tools.js";
 
 const CHECK_DELAY_MS = 250;
-const SAMPLE = `<schema name="travel">
+const SAMPLE = `<schema name="my-schema">
   <system>
     The name of the agency is Blue Harbour.
     <module name="trip-plan">
@@ -22,7 +22,7 @@ const SAMPLE = `<schema name="travel">
     </module>
   </system>
   <example>
-    <prompt schema="travel">
+    <prompt schema="my-schema">
       <trip-plan duration="four days"/>
       <miami/>
       <user>What is the best dish of Miami?</user>
@@ -30,9 +30,10 @@ const SAMPLE = `<schema name="travel">
   </example>
 </schema>
 `;
-const NO_SCHEMA = "This server has no schema, so there is nothing to run. Start it with --schema FILE, or save this one with an admin key.";
+const NO_SCHEMA = "This server has no schema. Start it with --schema FILE, or save this one with an admin key.";
+const KEY_WORDS = "Saving needs an admin key: one in the file that the server got with --admin-key-file.";
 
-let saved = null; // the schema as the server has it: {id, xml, modules, unions}
+let saved = null; // the schema as the server has it: {id, xml, modules, unions}, and isNew if this page has saved it
 let described = null; // the last valid schema of the editor: {id, modules, unions}
 let override = null; // its text, if it differs from the server's
 let running = null; // the AbortController of an answer
@@ -67,7 +68,7 @@ async function checkAll() {
     override = saved?.xml === schemaText ? null : schemaText;
     describe(ofSchema.schema);
   }
-  noteSchema(schemaText, ofSchema.valid && Boolean(ofSchema.schema));
+  noteSchema(ofSchema.valid && Boolean(ofSchema.schema));
   const prompt = promptEditor.text;
   let isValid = false;
   try {
@@ -91,14 +92,16 @@ function noPrompt() {
   return { ...place, severity: "error", code: "", message: "this is a schema", help: 'a prompt begins with <prompt schema="…">' };
 }
 
-function noteSchema(text, isValid) {
-  const isEdited = saved === null || saved.xml !== text;
-  $("save").hidden = !(isEdited && isValid);
-  $("schema-note").textContent = saved === null
-    ? NO_SCHEMA
-    : isEdited
-      ? "Edited here only: marks and picture follow your text, and Run uses the server's version until you save (needs an admin key)."
-      : "As on the server. You can edit it here; saving needs an admin key.";
+function isEdited() {
+  return saved?.xml !== schemaEditor.text;
+}
+
+function noteSchema(isValid) {
+  $("save").hidden = !(isEdited() && isValid);
+  const isKnown = [...$("schemas").options].some((each) => each.value === described?.id);
+  $("schema-note").textContent = isEdited()
+    ? `Edited here only: marks and picture follow your text. To run it, save it${isKnown ? ` in the place of the server's ${described.id}` : ""}.`
+    : saved.isNew ? "Saved: the server has this schema now." : "As on the server. You can edit it here; saving needs an admin key.";
 }
 
 /** Show what a valid prompt uses, else the schema alone. */
@@ -125,7 +128,7 @@ function describe(schema) {
 // ---- answers ----
 
 async function run() {
-  if ($("run").disabled || !isLimitRight()) return;
+  if (!await mayAsk(run)) return;
   await answering(guarded(async (signal) => {
     clearAnswer();
     const question = await questionOf(signal);
@@ -136,7 +139,7 @@ async function run() {
 }
 
 async function compare() {
-  if (!isLimitRight()) return;
+  if (!await mayAsk(compare)) return;
   await answering(guarded(async (signal) => {
     clearAnswer();
     const question = await questionOf(signal);
@@ -189,6 +192,16 @@ function waitForResults(question, made) {
   });
 }
 
+/** Return whether the prompt can be answered; else say why not. A schema that is not saved is offered to be, before `then`. */
+async function mayAsk(then) {
+  if (running || !isLimitRight()) return false;
+  if (!isEdited()) return true;
+  await guarded(checkAll)();
+  if ($("save").hidden) say("The schema has problems: correct them first.");
+  else say("The server does not have this schema. Save it first: ", element("button", { onclick: guarded(() => save(then)) }, "Save and go on"));
+  return false;
+}
+
 /** Return whether the limit of tokens is one; else say so. */
 function isLimitRight() {
   const field = $("max-tokens");
@@ -200,9 +213,9 @@ function isLimitRight() {
   return false;
 }
 
-/** An answer needs a schema of the server, and one is made at a time. */
+/** One answer is made at a time. */
 function enableRun() {
-  $("run").disabled = $("compare").disabled = !saved || Boolean(running);
+  $("run").disabled = $("compare").disabled = Boolean(running);
 }
 
 /** Do work that "Stop" ends. */
@@ -248,30 +261,28 @@ async function ask(question, reuse, signal, show) {
 
 // ---- the schemas of the server ----
 
-async function save() {
+/** Save the schema, and then do what needs it. A missing or wrong admin key is asked for. */
+async function save(then, hasKey) {
+  say(null);
   const { id } = described;
   const xml = schemaEditor.text; // it may be edited while it is saved
   try {
     await send(`v1/schemas/${encodeURIComponent(id)}`, { method: "PUT", body: xml, type: "application/xml" });
   } catch (error) {
-    if (error.status === 403) {
-      return askForKey("Saving needs an admin key: one in the file that the server got with --admin-key-file.", save);
-    }
-    throw error;
+    if (![401, 403].includes(error.status)) throw error;
+    return askForKey(`${hasKey ? "This is not an admin key. " : ""}${KEY_WORDS}`, () => save(then, true));
   }
-  say(null);
   await listSchemas(id);
-  saved = await (await send(`v1/schemas/${encodeURIComponent(id)}`)).json();
-  saved.xml = xml;
-  enableRun();
+  saved = { ...await (await send(`v1/schemas/${encodeURIComponent(id)}`)).json(), xml, isNew: true };
+  noteSchema(true);
   scheduleCheck();
+  await then?.();
 }
 
 async function listSchemas(chosen) {
   const { data } = await (await send("v1/schemas")).json();
   const names = data.map((each) => each.id);
-  $("schemas").replaceChildren(...(names.length ? names : ["none"]).map((each) => element("option", {}, each)));
-  $("schemas").disabled = !names.length;
+  $("schemas").replaceChildren(...names.map((each) => element("option", {}, each)), element("option", { value: "" }, "New schema"));
   if (chosen) $("schemas").value = chosen;
   return names;
 }
@@ -281,12 +292,10 @@ async function openSchema(name) {
   clearAnswer();
   saved = name ? await (await send(`v1/schemas/${encodeURIComponent(name)}`)).json() : null;
   override = null;
-  enableRun();
   schemaEditor.text = saved?.xml ?? SAMPLE;
   const question = `<prompt schema="${encoded(saved?.id ?? "")}">\n  <user>Write your question here.</user>\n</prompt>`;
   promptEditor.text = exampleOf(schemaEditor.text) ?? question;
   if (saved) describe(saved);
-  if (!saved) say(NO_SCHEMA);
   await checkAll();
 }
 
@@ -295,6 +304,7 @@ async function start() {
   $("model").textContent = `Model ${data[0].id}`;
   const [first] = await listSchemas();
   await openSchema(first);
+  if (!first) say(NO_SCHEMA);
 }
 
 // ---- the page ----
@@ -312,7 +322,7 @@ $("schemas").onchange = guarded(() => openSchema($("schemas").value));
 $("run").onclick = run;
 $("compare").onclick = compare;
 $("stop").onclick = () => running?.abort();
-$("save").onclick = guarded(save);
+$("save").onclick = guarded(() => save());
 $("key").onsubmit = guarded(async (event) => {
   event.preventDefault();
   const value = $("key-value").value;
