@@ -9,12 +9,15 @@ USUAL := not slow and not gpu and not network
 # pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-thorough test-gpu lint format clean
+.PHONY: demo docs test test-thorough test-gpu lint format clean
 
 demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
 	@$(BIN)/promptcache run examples/travel/paris.xml
 	@$(BIN)/promptcache run examples/travel/left-out.xml
+
+docs: $(STAMP)  ## the documentation as a site, in site/; a link without a target fails
+	$(BIN)/python -m tools.site
 
 test: lint  ## the tests of every change: offline, on the CPU, five to ten minutes on two cores
 	$(PYTEST) $(WORKERS) -m "$(USUAL)"
@@ -41,6 +44,6 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .clients .torchao .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) site .clients .torchao .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 include tools/maintenance.mk
