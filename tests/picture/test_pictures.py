@@ -63,7 +63,9 @@ def test_every_token_is_drawn_to_scale(data: Any, schema: Any, tokenizer: Any) -
                 x, width = (float(rect.get(name).removesuffix("%")) for name in ("x", "width"))
                 assert math.isclose(x, 100 * start / (root.stop + 1), abs_tol=0.01)
                 assert math.isclose(width, max(0.25, 100 * (stop - start) / (root.stop + 1)), abs_tol=0.01)
-            marks = [float(rect.get("x").removesuffix("%")) for bar in bars for rect in bar if rect.get("class") == "next"]
+            marks = [
+                float(rect.get("x").removesuffix("%")) for bar in bars for rect in bar if rect.get("class") == "next"
+            ]
             expected_marks = [100 * plan.stop / (plan.stop + 1)] if shown is plan else []
             assert marks == pytest.approx(expected_marks, abs=0.01)
 

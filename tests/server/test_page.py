@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -650,7 +651,7 @@ def test_fields_of_a_long_form_do_not_touch(visit: Callable[..., Any], width: in
     rows = sorted({each["y"] for each in boxes})
 
     assert 4 <= len(rows) <= 9
-    assert all(above + boxes[0]["height"] + 3 <= below for above, below in zip(rows, rows[1:], strict=False)), rows
+    assert all(above + boxes[0]["height"] + 3 <= below for above, below in pairwise(rows)), rows
 
 
 @in_browser
