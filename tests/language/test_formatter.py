@@ -24,7 +24,12 @@ ROOT = HERE.parents[1]
 SHIPPED = sorted(
     [*ROOT.glob("schemas/**/*.xml"), *ROOT.glob("examples/**/*.xml"), *ROOT.glob("tests/language/schemas/*")]
 )
-FAULTY = [text for code, text in documents() if code < "PC200" and CODES[code].severity is Severity.ERROR]
+OF_OTHER_KIND = {'<prompt schema="s"/>', '<schema name="s"/>'}  # documents that are wrong only in their place
+FAULTY = [
+    text
+    for code, text in documents()
+    if code < "PC200" and CODES[code].severity is Severity.ERROR and text not in OF_OTHER_KIND
+]
 SPACES = st.sampled_from(["", "", "", " ", "\n", "\n    ", "\n\n  ", "\t", "  \n", "\n  <!-- note -->\n", "<!--n-->"])
 MODES = st.sampled_from(["", "dedent", "preserve", "collapse", "compact"])
 

@@ -189,8 +189,9 @@ class _Division:
         items, modules = run.items, _tops(run.items)
         options = dict(wish.options)
         for module in modules:
-            for key in options.keys() - module.attrib.keys():
-                self._twins[module].set(key, options[key])
+            for key, value in ({"whitespace": "dedent"} | options).items():
+                if key not in module.attrib:
+                    self._twins[module].set(key, value)
         file = etree.Element("schema", {"name": "s"} | options)
         rules = _rules_about(self._documents[name], modules) if wish.rules and not _path_of(run.parent) else []
         href = self._free_name("part", "xml", deep=wish.deep and not _names_files(items))

@@ -33,6 +33,7 @@ from promptcache.language.syntax.nodes import (
     Text,
     Turn,
     Union,
+    Whitespace,
     place,
 )
 from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes, wrong_root
@@ -217,7 +218,7 @@ class SchemaReader:
         Rules and scaffolds of a file that is included in a turn move to the top level of the schema.
         """
         self._fields(root)  # for its faults
-        given = {**given, **{each.name: each for each in root.attributes}}
+        given = {**given, "whitespace": _dedent(root), **{each.name: each for each in root.attributes}}
         in_top_turn = parent.name in _TURNS and not self._path
         items: list[Item] = []
         for node in root.children:
@@ -316,6 +317,11 @@ class SchemaReader:
 
 def _blank(item: Item) -> bool:
     return isinstance(item, Text) and not item.exact and is_blank(item.text)
+
+
+def _dedent(root: Element) -> Attribute:
+    """Return the default of `whitespace`: it says how a file is written, so a file has its own."""
+    return Attribute("whitespace", Whitespace.DEDENT, root.source, root.start, root.start, root.start)
 
 
 def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> Element:
