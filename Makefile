@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PACKAGE := $(VENV)/.package
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
 WORKERS := -n 2 --dist worksteal
 USUAL := not slow and not gpu and not network
@@ -11,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs test test-thorough test-gpu lint format clean
 
-demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
+demo: $(PACKAGE)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
 	@$(BIN)/promptcache run examples/travel/paris.xml
 	@$(BIN)/promptcache run examples/travel/left-out.xml
@@ -37,10 +39,14 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(STAMP): pyproject.toml constraints.txt
+$(PACKAGE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+$(STAMP): $(PACKAGE)
+	$(PIP) --editable ".[dev]"
 	touch $@
 
 clean:
