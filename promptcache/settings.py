@@ -179,7 +179,14 @@ class ServerSettings(ServiceLimits):
         InvalidValue: A setting is not a value of its kind.
     """
 
-    model: str = setting(TEXT, "The name of the model for clients.", "demo", on_command_line=False)
+    served_model_name: str = _of_clients(
+        TEXT._replace(words="text that is not empty", takes=lambda value: TEXT.takes(value) and bool(value)),
+        "The name of the model for clients; promptcache serve has that of --model by default.",
+        "demo",
+    )
+    docs: bool | None = _of_clients(
+        FLAG | None, "Serve /docs and /openapi.json; default: where no key is needed.", None
+    )
     allow_host: Sequence[str] = _of_clients(
         _texts("names of hosts", bool),
         "A name under which a server without keys answers, beside localhost and addresses.",

@@ -42,7 +42,8 @@ TAKEN: dict[type, dict[str, tuple[Any, Any]]] = {
         "url_options": ({"key": "x"}, ["key"]),
     },
     ServerSettings: {
-        "model": ("mine", None),
+        "served_model_name": ("mine", ""),
+        "docs": (False, "yes"),
         "allow_host": (("gpu.example",), "gpu.example"),
         "allow_origin": (("*", "https://app.example:80"), ["https://app.example/"]),
         "max_rows": (3, 0),

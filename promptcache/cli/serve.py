@@ -199,7 +199,7 @@ class ServeOptions:
         """Return the settings of the server."""
         model = self.engine.model
         name = model if model == "demo" or local_folder(model) is None else Path(model).resolve().name
-        return ServerSettings(model=name, **self.server)
+        return ServerSettings(**{**self.server, "served_model_name": self.server["served_model_name"] or name})
 
     def load(self, schemas: tuple[CheckedSchema, ...]) -> Engine:
         """Load the model and add the schemas.
@@ -246,7 +246,7 @@ class ServeOptions:
 )
 @collected(
     "options",
-    (*_FILES, *engine_options(promote="auto"), _MEMORY, *declared_options(ServerSettings)),
+    (*_FILES, *engine_options(promote="auto"), _MEMORY, *declared_options(ServerSettings, served_model_name=None)),
     ServeOptions.of,
 )
 @grouped_option(_PROCESS, "--host", metavar="HOST", default="127.0.0.1", help="Address to listen on.")

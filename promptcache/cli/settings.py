@@ -75,7 +75,7 @@ def declared_option(name: str, what: Declared, default: Any = None) -> Callable[
     """Return the option of a declared field. Where the default is a tuple, it may be given several times."""
     kind, word = what.kind, parameter_name(name, what).replace("_", "-")
     if kind.base is bool:
-        words = f"--{word}/--no-{word}" if default else f"--{word}"
+        words = f"--{word}" if default is False else f"--{word}/--no-{word}"
         return grouped_option(what.group, words, is_flag=True, default=default, help=what.words)
     if isinstance(default, tuple):  # the settings check the whole list
         anything = Value(kind._replace(takes=lambda _: True), word)

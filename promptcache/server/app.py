@@ -13,12 +13,14 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
+import promptcache
 from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.engine import Engine
 from promptcache.server import chat, documents, members, page_files, responses, schemas
 from promptcache.server.errors import install_handlers
 from promptcache.server.gate import Gate
 from promptcache.server.keys import ApiKeys
+from promptcache.server.openapi import add_docs
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
@@ -44,7 +46,7 @@ def create_app(
         keys: Digests of the keys; None means that no key is needed, and that schemas cannot be changed.
         schema_folder: The folder in which schemas that clients add survive a restart; None forgets them.
     """
-    settings = settings or ServerSettings()
+    settings, keys = settings or ServerSettings(), keys or ApiKeys()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -66,7 +68,7 @@ def create_app(
     app.state.metrics_text = lambda: run_in_threadpool(
         app.state.server.metrics.text
     )  # it counts the files of the store
-    app.add_middleware(Gate, keys=keys or ApiKeys(), settings=settings)
+    app.add_middleware(Gate, keys=keys, settings=settings)
     if settings.allow_origin:  # outside of the gate, so that a browser may read refusals, too
         app.add_middleware(
             CORSMiddleware,
@@ -77,10 +79,13 @@ def create_app(
         )
     for each in (chat, responses, documents, members, schemas):
         app.include_router(each.router)
+    app.add_api_route("/version", _version)
     app.add_api_route("/livez", _livez)
     app.add_api_route("/health", _health)
     app.add_api_route("/metrics", _metrics)
     page_files.add_page(app)
+    if settings.docs or (settings.docs is None and not keys.clients):
+        add_docs(app)
     return app
 
 
@@ -117,11 +122,18 @@ def _warm(state: ServerState) -> None:
     state.warming = False
 
 
+async def _version() -> dict[str, str]:
+    """Return the version of the package."""
+    return {"version": promptcache.__version__}
+
+
 async def _livez() -> Response:
+    """Say that the process is alive."""
     return PlainTextResponse("alive\n")
 
 
 async def _health(request: Request) -> Response:
+    """Say whether prompts are answered; otherwise 503 with the reason."""
     reason = request.app.state.server.reason
     if reason is not None:
         request.state.record["error"] = reason
@@ -129,4 +141,5 @@ async def _health(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
+    """Return the metrics in the form of Prometheus."""
     return Response(await request.app.state.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

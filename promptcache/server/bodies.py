@@ -17,7 +17,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
     create_model,
     model_validator,
@@ -100,7 +102,7 @@ def with_options(part: Body) -> Callable[[type[_Part]], type[_Part]]:
 
     def decorate(base: type[_Part]) -> type[_Part]:
         added: dict[str, Any] = {
-            wire: (Annotated[Any, AfterValidator(partial(_option_value, name))], None)
+            wire: (Annotated[Any, AfterValidator(partial(_option_value, name)), _json_schema(name)], None)
             for name, wire in _wire_names(part).items()
         }
         made = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
@@ -108,6 +110,12 @@ def with_options(part: Body) -> Callable[[type[_Part]], type[_Part]]:
         return made
 
     return decorate
+
+
+def _json_schema(name: str) -> WithJsonSchema:
+    """Return the type and the words of an option."""
+    option = OPTIONS[name]
+    return WithJsonSchema({**TypeAdapter(option.kind.base).json_schema(), "description": option.words})
 
 
 def _option_value(name: str, value: Any) -> Any:

@@ -40,7 +40,7 @@ async def completions(request: Request) -> Response:
     return await respond(request, await read_body(request, PlainBody, lambda body: _plain_request(body, state)))
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", include_in_schema=False)
 async def embeddings() -> Response:
     """Refuse embeddings."""
     message = "this server has no embeddings, because it serves one causal model: ask a server of an embedding model"

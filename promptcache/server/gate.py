@@ -31,7 +31,7 @@ LOG = logging.getLogger(REQUESTS)
 
 _OPEN = ("/", "/livez", "/health")
 _METRICS = "/metrics"
-_PAGE = "/page/"  # files of the package, the same for everyone
+_PAGE = ("/page/", "/docs", "/openapi.json")  # the same for everyone
 _SHOWN_DIGITS = 12  # of the digest of a key, in the log
 _HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:\d*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -28,6 +28,9 @@ _POLICY = (
 )
 """Nothing comes from other hosts, and nothing is inline."""
 
+PAGE_HEADERS = {**_HEADERS, "content-security-policy": _POLICY}
+"""Headers of HTML pages."""
+
 _ENDPOINTS = """\
 Prompt Cache serves the API of OpenAI here. A browser gets a page to try it.
 
@@ -39,6 +42,7 @@ POST /v1/check, /v1/plan         diagnostics of a document; what a prompt would 
 POST /v1/layout.html             the picture of a schema or prompt
 GET  /v1/models, /v1/schemas     what can be asked
 GET  /livez, /health, /metrics   the state of the server
+GET  /version, /docs             its version; the endpoints in full, also as /openapi.json
 """
 
 
@@ -58,7 +62,7 @@ def add_page(app: FastAPI) -> None:
     async def root(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(_ENDPOINTS, headers={"vary": "accept"})
-        return HTMLResponse(document, headers={**_HEADERS, "content-security-policy": _POLICY, "vary": "accept"})
+        return HTMLResponse(document, headers={**PAGE_HEADERS, "vary": "accept"})
 
     async def style() -> Response:
         return Response(HTML_STYLE, media_type="text/css", headers=_HEADERS)
@@ -66,7 +70,6 @@ def add_page(app: FastAPI) -> None:
     async def elements() -> Response:
         return JSONResponse(vocabulary(), headers=_HEADERS)
 
-    app.add_api_route("/", root)
-    app.add_api_route("/page/picture.css", style)
-    app.add_api_route("/page/elements.json", elements)
+    for path, answer in (("/", root), ("/page/picture.css", style), ("/page/elements.json", elements)):
+        app.add_api_route(path, answer, include_in_schema=False)
     app.mount("/page", _PageFiles(directory=_FOLDER))

@@ -189,7 +189,7 @@ class _Responder:
         body, has_logprobs = question.body, question.options.get("logprobs") is not None
         self._reads_tokens = body.stream or has_logprobs
         self._answer = ServedAnswer(
-            model=f"{state.settings.model}{f'@{question.schema}' if question.schema else ''}",
+            model=f"{state.settings.served_model_name}{f'@{question.schema}' if question.schema else ''}",
             schema=question.schema,
             rows=tuple(AnswerRow(state.engine.tokenizer, body.stop_strings) for _ in range(question.num_rows)),
             num_choices=body.num_choices,

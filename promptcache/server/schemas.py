@@ -55,7 +55,7 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
 
 @router.put("/v1/schemas/{name:path}")
 async def put_schema(request: Request, name: str) -> Response:
-    """Add or replace a schema, which keeps the files of the old one. Running requests keep the old one."""
+    """Add or replace a schema; the body is its document. It keeps the files of the old one, as running requests do."""
     state = as_admin(request)
     document = await read_text(request, *XML)
     is_new = name not in state.engine.schemas
@@ -105,7 +105,7 @@ def find_schema(state: ServerState, name: str) -> CheckedSchema:
 
 def _models(state: ServerState) -> list[dict[str, Any]]:
     base = {
-        "id": state.settings.model,
+        "id": state.settings.served_model_name,
         "object": "model",
         "created": 0,
         "owned_by": "promptcache",

@@ -181,11 +181,12 @@ class ServerState:
         Raises:
             ApiError: 404, there is no such model.
         """
-        base, at, schema = model.partition(f"{self.settings.model}@")
-        if model == self.settings.model:
+        own = self.settings.served_model_name
+        base, at, schema = model.partition(f"{own}@")
+        if model == own:
             return None
         if base or not at or schema not in self.engine.schemas:
-            known = ", ".join([self.settings.model, *(f"{self.settings.model}@{each}" for each in self.engine.schemas)])
+            known = ", ".join([own, *(f"{own}@{each}" for each in self.engine.schemas)])
             raise ApiError(
                 404, "model_not_found", f"there is no model '{model}' here; models are {known}", param="model"
             )

@@ -249,7 +249,7 @@ def test_all_answers_to_a_prompt_are_of_one_schema(monkeypatch: pytest.MonkeyPat
             found.append([choice["message"]["content"] for choice in made])
         return found
 
-    before, meanwhile, after = in_process(create_app(engine, ServerSettings(model="tiny")), ask)
+    before, meanwhile, after = in_process(create_app(engine, ServerSettings(served_model_name="tiny")), ask)
 
     assert meanwhile == before
     assert after != before

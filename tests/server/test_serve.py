@@ -63,6 +63,15 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
     assert call["host"] == "127.0.0.1"
 
 
+def test_the_model_has_the_name_that_is_given(started: list[dict[str, Any]]) -> None:
+    """Clients see the name of --served-model-name, else that of --model."""
+    for environment in ({}, {"PROMPTCACHE_SERVED_MODEL_NAME": "mine"}):
+        code, errors = _serve("--schema", str(TRAVEL), **environment)
+        assert code == 0, errors
+
+    assert [each["settings"].served_model_name for each in started] == ["demo", "mine"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -220,7 +220,9 @@ def test_soak(total: int) -> None:
     engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES))
     engine.add_schema(document(VERSIONS[0]))
     keys = ApiKeys(clients=digests(KEYS), admins=digests(["root"]))
-    settings = ServerSettings(model="tiny", max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300)
+    settings = ServerSettings(
+        served_model_name="tiny", max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300
+    )
     app = create_app(engine, settings, keys=keys)
     started = time.perf_counter()
     for served in running(app):
