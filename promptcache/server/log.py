@@ -1,4 +1,4 @@
-"""The log of the server on stderr: each line is a JSON object.
+"""The log of the server on stderr: each line is a JSON object, or words on a terminal.
 
 A request has one line, from `gate`. Lines of other loggers have a time, a level and a message, and their traceback.
 """
@@ -15,6 +15,9 @@ from typing import Any
 
 REQUESTS = "promptcache.server"
 """The logger of requests. Its messages are JSON already, without any text of prompts and answers."""
+
+_FIRST = ("level", "logger", "event", "method", "path", "status", "message")
+"""Fields whose names a person does not need."""
 
 _MAX_EQUAL = 5
 _WINDOW_S = 10.0
@@ -46,6 +49,25 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+class WordsFormatter(JsonFormatter):
+    """Formats a record for a person: the time of day, what happened, and the other fields as `name=value`.
+
+    The id of a request is there if it failed. Control characters are escaped, because paths come from clients.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with the lines of a traceback below it."""
+        line = json.loads(super().format(record))
+        words = [datetime.fromisoformat(line.pop("time")).astimezone().strftime("%H:%M:%S")]
+        words += [str(line.pop(name)) for name in _FIRST if line.get(name) is not None]
+        traceback = line.pop("traceback", None)
+        if "error" not in line:
+            line.pop("id", None)
+        words += [f"{name}={value}" for name, value in line.items() if value is not None]
+        lines = [" ".join(words), *(traceback or "").splitlines()]
+        return "\n".join("".join(each if each.isprintable() else repr(each)[1:-1] for each in line) for line in lines)
+
+
 class EqualLines(logging.Filter):
     """Lets 5 equal records pass in 10 seconds. The next one that passes has the number of those left out.
 
@@ -75,16 +97,16 @@ class EqualLines(logging.Filter):
 def start_log() -> None:
     """Write warnings of all loggers, and the lines of requests, to stderr.
 
-    Libraries such as torch and transformers have handlers of their own, whose lines become JSON, too.
+    Libraries such as torch and transformers have handlers of their own, whose lines get the same form.
     """
     logging.basicConfig(handlers=[logging.StreamHandler(sys.stderr)], level=logging.WARNING)
     logging.captureWarnings(True)
     logging.getLogger(REQUESTS).setLevel(logging.INFO)
-    limit = EqualLines()
+    limit, form = EqualLines(), WordsFormatter() if sys.stderr.isatty() else JsonFormatter()
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
             if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
-                handler.setFormatter(JsonFormatter())
+                handler.setFormatter(form)
                 handler.addFilter(limit)
 
 

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
@@ -73,6 +74,28 @@ warnings.warn("of Python")
 pylogging.getLogger("torch").warning("of torch")
 log_event("listening", url="http://x")
 """
+
+
+def test_a_terminal_gets_words(written: tuple[logging.Logger, io.StringIO]) -> None:
+    """The fields are those of JSON, in local time, without control characters; a traceback has its lines below."""
+    logger, stream = written
+    logger.handlers[0].setFormatter(log.WordsFormatter())
+    now = "2026-11-28T20:40:02.571+00:00"
+    request = {"time": now, "id": "d5df", "caller": None, "method": "GET", "path": "/\x1b[2J\n", "status": 200, "n": 3}
+    for each in (request, {**request, "error": "not_found"}):
+        record = logging.LogRecord(log.REQUESTS, logging.INFO, "", 0, json.dumps(each), None, None)
+        logger.handlers[0].handle(record)
+    try:
+        raise ValueError("a\nb\x07")
+    except ValueError:
+        logger.exception("failed\r")
+
+    time = datetime.fromisoformat(now).astimezone().strftime("%H:%M:%S")
+    done, refused, failed, *traceback = stream.getvalue().splitlines()
+    assert done == f"{time} GET /\\x1b[2J\\n 200 n=3"
+    assert refused == f"{time} GET /\\x1b[2J\\n 200 id=d5df n=3 error=not_found"
+    assert failed[8:] == " ERROR tests.server.log failed\\r"
+    assert traceback[-2:] == ["ValueError: a", "b\\x07"]
 
 
 def test_lines_of_libraries_are_json() -> None:
