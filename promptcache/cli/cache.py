@@ -1,6 +1,6 @@
 """`promptcache cache`: look into the folder of a store, verify it, and clean it up.
 
-No command loads a model: each file names its schema and module in its metadata.
+No command loads weights: each file names its schema and module in its metadata.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from promptcache.cli.console import progress
-from promptcache.cli.documents import Sources
+from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
-from promptcache.cli.groups import CommandGroup
-from promptcache.cli.options import Output, store_option, with_json
+from promptcache.cli.groups import CommandGroup, grouped_option
+from promptcache.cli.options import DOCUMENT, Output, context_option, store_option, with_json
 from promptcache.cli.output import columns, fact_text
+from promptcache.cli.request import TokenLimits, all_encodings
 from promptcache.cli.settings import limit_option
+from promptcache.codecs import Codec
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
+from promptcache.language import Placement
 from promptcache.progress import tracked
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ class Entry:
         used_s: Time of the last use, in seconds since 1970.
         module: Path of the module that it was first made for; "" is the schema's text outside modules.
         model: Name of the model; None in files of an earlier version.
+        digest: That of the encoding, without the model.
         fault: Why it cannot be used, as far as its header shows.
     """
 
@@ -54,6 +59,7 @@ class Entry:
     dtype: str | None = None
     num_tokens: int | None = None
     positions: tuple[int, int] | None = None
+    digest: str | None = None
     fingerprint: str | None = None
     fault: str | None = None
 
@@ -79,7 +85,7 @@ def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    found = _entries(_open(store))
+    found = store_entries(open_folder(store))
     found = _chosen(found, what) if what else found
     return Output(data=found, text=_table(found))
 
@@ -89,7 +95,7 @@ def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 @with_json
 def verify(_sources: Sources, store: str) -> Output:
     """Read every file, and report those that are damaged; nothing is removed."""
-    tier = _open(store)
+    tier = open_folder(store)
     total = len(tuple(tier.keys()))
     with progress() as show:
         verdicts = [*tracked(tier.verify_all(), show, "files", total)]
@@ -107,11 +113,11 @@ def verify(_sources: Sources, store: str) -> Output:
 @with_json
 def gc(_sources: Sources, store: str, limit: int | None) -> Output:
     """Remove unfinished files of killed processes; with --limit, also evict encodings until the store is that small."""
-    tier = _open(store)
+    tier = open_folder(store)
     before, there = tier.nbytes(), set(tier.keys())
     left = tier.gc()
     if limit is not None:
-        _open(store, limit).gc()
+        open_folder(store, limit).gc()
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
     text = (
@@ -130,16 +136,51 @@ def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    tier = _open(store)
-    found = _chosen(_entries(tier), what)
-    for each in found:
+    tier = open_folder(store)
+    return _removed(tier, _chosen(store_entries(tier), what))
+
+
+@command.command("prune")
+@grouped_option(
+    "Schemas", "--schema", metavar="FILE", multiple=True, required=True, type=DOCUMENT, help="A schema that is in use."
+)
+@grouped_option(
+    "Model",
+    "--model",
+    metavar="MODEL",
+    multiple=True,
+    required=True,
+    type=DOCUMENT,
+    help="A model that is in use: demo, a model's folder, or a hub id.",
+)
+@context_option
+@folder_option
+@with_json
+def prune(sources: Sources, schema: tuple[str, ...], model: tuple[str, ...], store: str) -> Output:
+    """Remove the encodings of schemas that these schemas no longer use with these models.
+
+    They are those of earlier texts, and those for other tokenizers. What other weights with the same tokenizer have
+    computed stays. Members that are added at run time are removed, too, and encoded again when a prompt names them.
+
+    Example: promptcache cache prune --schema helpdesk.xml --model FOLDER --store kept
+    """
+    tier, schemas, used = open_folder(store), read_schemas(schema, sources), set[str]()
+    for limits, each, placement in product(map(TokenLimits.of, model), schemas, Placement):
+        layout, _ = limits.lay_out(each, placement=placement)
+        used.update(made.digest for codec in Codec for _, made in all_encodings(each, layout, limits.tokenizer, codec))
+    names = {each.name for each in schemas}
+    return _removed(tier, [each for each in store_entries(tier) if each.schema in names and each.digest not in used])
+
+
+def _removed(tier: FileTier, entries: Sequence[Entry]) -> Output:
+    for each in entries:
         tier.delete(each.key)
-    nbytes = sum(each.nbytes for each in found)
-    text = f"removed {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
-    return Output(data={"removed": [each.key for each in found], "nbytes": nbytes}, text=text)
+    nbytes = sum(each.nbytes for each in entries)
+    text = f"removed {counted(len(entries), 'encoding')}, {size_text(nbytes)}\n"
+    return Output(data={"removed": [each.key for each in entries], "nbytes": nbytes}, text=text)
 
 
-def _open(place: str, limit: int | None = None) -> FileTier:
+def open_folder(place: str, limit: int | None = None) -> FileTier:
     """Open the folder of an existing store.
 
     Raises:
@@ -159,7 +200,7 @@ def _open(place: str, limit: int | None = None) -> FileTier:
     return FileTier(folder, budget_bytes=limit)
 
 
-def _entries(tier: FileTier) -> tuple[Entry, ...]:
+def store_entries(tier: FileTier) -> tuple[Entry, ...]:
     """Return the files of a store, by schema, module and position."""
     found = [_entry(tier, key, nbytes, used_s) for key, (nbytes, used_s) in tier.files().items()]
     return tuple(sorted(found, key=lambda each: (each.name, each.codec or "", each.positions or (0, 0), each.key)))
@@ -184,6 +225,7 @@ def _known_of(stored: StoredEncoding) -> dict[str, Any]:
         "dtype": str(stored.shape.dtype).removeprefix("torch."),
         "num_tokens": recipe.num_tokens,
         "positions": (recipe.first_position, recipe.last_position),
+        "digest": recipe.digest,
         "fingerprint": recipe.fingerprint,
     }
 

@@ -101,7 +101,7 @@ def command(
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, variants, tokenizer, None if repair is None else Repair.parse(repair))
         diagnostics = (*diagnostics, *plan.warnings)
-    warmed = () if failed else all_encodings(checked, (layout, variants), tokenizer)
+    warmed = () if failed else (each for _, each in all_encodings(checked, layout, tokenizer))
     shown = view_layout((layout, variants), model_facts, plan, warmed)
     drawn = {svg: svg_picture, html: html_page}
     write_made({path: draw(shown.tree) for path, draw in drawn.items() if path}, files_read(sources, checked))

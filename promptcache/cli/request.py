@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +22,7 @@ from promptcache.diagnostics import PromptError, did_you_mean
 from promptcache.language import (
     Argument,
     CheckedSchema,
+    Placement,
     Prompt,
     Reference,
     Repair,
@@ -47,7 +47,7 @@ from promptcache.layout import (
     pair_encodings,
     run_variants,
 )
-from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
+from promptcache.tokenizer import HubTokenizer, Tokenizer, declared_positions, model_folder
 
 LaidOut: TypeAlias = tuple[Layout, tuple[Variant, ...]]
 """A layout, and what `run_variants` returns for it."""
@@ -99,13 +99,17 @@ class TokenLimits:
         tokenizer = HubTokenizer.from_folder(folder)
         return cls(model=model, folder=folder, tokenizer=tokenizer, max_positions=declared_positions(folder))
 
-    def lay_out(self, schema: CheckedSchema, *, check: bool = True) -> LaidOut:
+    def lay_out(self, schema: CheckedSchema, *, check: bool = True, placement: Placement = Placement.CLOSED) -> LaidOut:
         """Return the layout and the variants of a schema, as an engine makes them.
+
+        Args:
+            check: Whether to check that the model has enough positions.
+            placement: Where requests have cached text, if the schema does not say.
 
         Raises:
             SchemaError: A filler is longer than its slot, or, with `check`, the model has too few positions.
         """
-        layout = lay_out(schema, self.tokenizer, max_positions=self.max_positions)
+        layout = lay_out(schema, self.tokenizer, placement=placement, max_positions=self.max_positions)
         variants = run_variants(layout)
         if check:
             self.check(layout, variants)
@@ -133,17 +137,18 @@ class TokenLimits:
         return plan
 
 
-def all_encodings(schema: CheckedSchema, laid_out: LaidOut, tokenizer: HubTokenizer) -> Iterator[Encoding]:
-    """Yield what `warm` encodes of a schema: its modules, pairs of modules, and members of collections.
+def all_encodings(
+    schema: CheckedSchema, layout: Layout, tokenizer: Tokenizer, codec: str = "full"
+) -> Iterator[tuple[str, Encoding]]:
+    """Yield what `warm` encodes of a schema, with the paths: its modules, pairs of modules, and members of collections.
 
     Raises:
         ContextLengthExceeded: A member alone needs more positions than the model has.
     """
-    layout, variants = laid_out
-    pairs = pair_encodings(layout, variants)
-    members = member_encodings(schema, declared_members(schema), layout, variants, tokenizer)
-    yield from (each.encoding for each in variants)
-    yield from (encoding for _, encoding in chain(pairs, members))
+    variants = run_variants(layout, codec)
+    yield from ((each.module(layout), each.encoding) for each in variants)
+    yield from pair_encodings(layout, variants)
+    yield from member_encodings(schema, declared_members(schema), layout, variants, tokenizer, codec)
 
 
 def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:

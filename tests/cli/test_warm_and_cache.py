@@ -79,6 +79,52 @@ def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: 
         assert (estimate["num_encodings"], estimate["nbytes"]) == (report["num_encodings"], report["nbytes"])
 
 
+def test_warm_says_why_it_encodes(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With -v, each module that is encoded has a reason: it is new, or codec, dtype, text, weights or model differ."""
+    schema = (folder / "travel.xml").read_text(encoding="utf-8")
+
+    def reasons(*options: str) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = only(command("warm", "travel.xml", *ON_CPU, "-v", *options, "--json"))["reasons"]
+        return found
+
+    every = reasons()["new"]
+    assert every == ["", "plan", "miami", "paris"]
+    assert reasons() == {}
+    assert reasons("--keep", "int8") == {"kept as full before": every}
+    assert reasons("--dtype", "float64") == {"computed in float32 before": every}
+    (folder / "travel.xml").write_text(schema.replace("The beach", "A beach"), encoding="utf-8")
+    told = command("warm", "travel.xml", *ON_CPU, "-v").stdout
+    assert told.splitlines()[1:] == ["  other text, or other text before it: miami"]
+    new = schema.replace('<module name="paris">', '<module name="oslo">Oslo.</module><module name="paris">')
+    (folder / "travel.xml").write_text(new, encoding="utf-8")
+    assert reasons() == {"new": ["oslo"]}
+    monkeypatch.setattr("promptcache.model.model.Model.fingerprint", "other")
+    assert [*reasons()] == ["other weights, adapters or tokenizer"]
+    monkeypatch.setattr("promptcache.model.model.Model.fingerprint", "mine")
+    monkeypatch.setattr("promptcache.model.model.Model.name", "my/model")
+    assert [*reasons()] == ["encoded by the model demo/model before"]
+
+
+def test_what_is_no_longer_used_is_pruned(command: Command, folder: Path) -> None:
+    """`prune` removes what an earlier text needed, in each codec, and nothing that is used or of another schema."""
+    other = '<schema name="other"><module name="a">One text.</module></schema>'
+    (folder / "other.xml").write_text(other, encoding="utf-8")
+    prune = ("cache", "prune", "--schema", "travel.xml", "--model", "demo", "--store", "kept", "--json")
+    every = ((), ("--keep", "int8"), ("--positions", "fixed"))
+    for options in every:
+        command("warm", "travel.xml", "other.xml", *ON_CPU, *options)
+    kept = data(command(*prune))
+    schema = (folder / "travel.xml").read_text(encoding="utf-8")
+    (folder / "travel.xml").write_text(schema.replace("The beach", "A beach"), encoding="utf-8")
+    removed = data(command(*prune))["removed"]
+    again = [only(command("warm", "travel.xml", *ON_CPU, *options, "--json")) for options in every]
+
+    assert kept == {"removed": [], "nbytes": 0}
+    assert len(removed) == sum(each["num_encoded"] for each in again) > 0
+    assert data(command(*prune))["removed"] == []
+    assert only(command("warm", "other.xml", *ON_CPU, "--json"))["num_encoded"] == 0
+
+
 def test_names_in_files_stay_in_their_line(command: Command, folder: Path) -> None:
     """The name of a schema in a stored file is shown escaped and shortened if it is long or has control characters."""
     only(command("warm", "travel.xml", *ON_CPU, "--json"))
