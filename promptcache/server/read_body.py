@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, get_args
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from promptcache.diagnostics import TEXT, did_you_mean, is_text, shown
+from promptcache.diagnostics import TEXT, did_you_mean, is_text, listed, shown
 from promptcache.server.errors import ApiError
 from promptcache.server.state import ServerState
 
@@ -27,6 +27,23 @@ _MAX_ITEMS = 10_000
 
 _MAX_DEPTH = 64
 """Lists and objects inside each other in a body."""
+
+_MAX_TOLD, _MAX_LISTED = 3, 8  # fields
+
+_OBJECT = "an object"
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": _OBJECT,
+    "model_type": _OBJECT,
+    "string_too_short": "text that is not empty",
+}
+"""What is expected instead of a value, by the type of pydantic's error."""
+
+_WITHOUT_QUOTES = {_EXPECTED[each] for each in ("int_type", "float_type", "bool_type")}
 
 _Body = TypeVar("_Body", bound=BaseModel)
 _Made = TypeVar("_Made")
@@ -67,7 +84,9 @@ def _fields(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body, parse_constant=_not_json, parse_float=_float, parse_int=_int)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
+        why = "it is empty" if not body.strip() else str(error)
+        fix = "; XML is sent with content-type: application/xml" if body.lstrip().startswith(b"<") else ""
+        raise ApiError(400, "invalid_json", f"the body is not JSON: {why}{fix}") from None
     if not isinstance(data, dict):
         raise ApiError(400, "invalid_json", "the body is not a JSON object")
     if (fault := _first_fault(data)) is not None:
@@ -115,7 +134,7 @@ def checked_body(kind: type[_Body], data: Any, place: str = "") -> _Body:
         return kind.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise _refused(faults, data, place, kind.model_fields) from None
+        raise _refused(faults, data, place, kind) from None
 
 
 def unsupported_type(place: str, kind: object, words: str) -> ApiError:
@@ -128,7 +147,8 @@ def _media_type(request: Request, *expected: str) -> str:
     """Return the content type of a request, without its parameters."""
     found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if found not in expected:
-        raise ApiError(415, "unsupported_media_type", f"the body is expected as {' or '.join(expected)}")
+        message = f"the body is expected as {' or '.join(expected)}: send the header content-type: {expected[0]}"
+        raise ApiError(415, "unsupported_media_type", message)
     return found
 
 
@@ -165,30 +185,64 @@ def _first_fault(value: Any, depth: int = 1) -> tuple[str, str] | None:
     return None
 
 
-def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str, known: Iterable[str]) -> ApiError:
-    """Return the error for the first field with a fault.
+def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str, kind: type[BaseModel]) -> ApiError:
+    """Return the error for the first fields with a fault. Its `param` is the first place.
 
     Args:
         part: The JSON path of `data`.
-        known: The names of its fields, for a suggestion.
+        kind: The fields of `data`.
 
     A union has faults of all its members. Those deepest in the body count, and wrong values before wrong types.
     """
-    fields = dict.fromkeys(each["loc"][0] for each in faults)
-    places = [(_steps(each, data), each) for each in faults if each["loc"][0] == next(iter(fields))]
+    of_field: dict[int | str, list[ErrorDetails]] = {}
+    for each in faults:
+        of_field.setdefault(each["loc"][0], []).append(each)
+    told = [_told(found, data, part, kind) for found in [*of_field.values()][:_MAX_TOLD]]
+    more = f" (and {len(of_field) - _MAX_TOLD} more)" if len(of_field) > _MAX_TOLD else ""
+    return ApiError(400, "invalid_value", f"{'; '.join(words for _, words in told)}{more}", param=told[0][0])
+
+
+def _told(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str, kind: type[BaseModel]) -> tuple[str, str]:
+    """Return the place of the fault of a field, and the fault in words."""
+    places = [(_steps(each, data), each) for each in faults]
     steps = max((steps for steps, _ in places), key=len)
     found = [each for others, each in places if others == steps]
     found = [each for each in found if not each["type"].endswith("_type")] or found
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     place = f"{part}{path}".removeprefix(".")
-    words = " or ".join(dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in found))
-    words = words.replace(" or Input should be ", " or ")
-    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
-    is_unknown = found[0]["type"] == "extra_forbidden"
-    meant = did_you_mean(str(steps[-1]), known) if is_unknown and len(steps) == 1 else None
-    unknown = f"{place} is not known: {meant}" if meant else f"{place} is not known"
-    message = f"{unknown if is_unknown else f'{place} is not allowed: {words}'}{more}"
-    return ApiError(400, "invalid_value", message, param=place)
+    match found[0]["type"]:
+        case "missing":
+            return place, f"{place} is missing: add it"
+        case "extra_forbidden":
+            known = _names_at(kind, steps[:-1])
+            fix = did_you_mean(str(steps[-1]), known) or f"known here: {listed(known, _MAX_LISTED)}"
+            return place, f"{place} is not known: {fix}"
+    value: Any = data
+    for step in steps:
+        value = value[step]
+    words = [_EXPECTED.get(each["type"]) or each["msg"] for each in found]
+    names = listed(_names_at(kind, steps), _MAX_LISTED)
+    words = [f"{each} with {names}" if each == _OBJECT and names else each for each in words]
+    said = " or ".join(dict.fromkeys(words)).removeprefix("Value error, ").removeprefix("Input should be ")
+    quotes = ", without quotes," if isinstance(value, str) and said in _WITHOUT_QUOTES else ""
+    said = said if said[0].isupper() or said.endswith("expected") else f"{said}{quotes} is expected"
+    return place, f"{place}={shown(value)} is not allowed: {said}"
+
+
+def _names_at(kind: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """Return the names of the fields of a part of a body; nothing for a part with any names, or without names."""
+    known: Sequence[type[BaseModel]] = (kind,)
+    for step in steps:
+        fields = (field for each in known for name, field in each.model_fields.items() if step in (name, field.alias))
+        known = [model for field in fields for model in _models_in(field.annotation)]
+    return [field.alias or name for each in known for name, field in each.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models_in(each)
 
 
 def _steps(fault: ErrorDetails, data: Any) -> tuple[int | str, ...]:
