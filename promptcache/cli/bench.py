@@ -14,6 +14,8 @@ from promptcache.cli.console import progress, show_loading, stdout
 from promptcache.cli.documents import Sources
 from promptcache.cli.groups import Decorated
 from promptcache.cli.options import Output, model_option, with_json
+from promptcache.cli.settings import Value
+from promptcache.diagnostics import whole
 from promptcache.timing import Samples, hardware, interleave
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ def _number(
     name: str, default: int | tuple[int, ...] | None, words: str, *, most: int | None = None
 ) -> Callable[[Decorated], Decorated]:
     """Return an option with a number from 1 on, or with several if the default is a tuple."""
-    several = isinstance(default, tuple)
-    return click.option(name, metavar="N", type=click.IntRange(1, most), default=default, multiple=several, help=words)
+    several, kind = isinstance(default, tuple), Value(whole(1, most), name)
+    return click.option(name, metavar="N", type=kind, default=default, multiple=several, help=words)
 
 
 @click.command("bench")

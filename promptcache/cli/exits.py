@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
@@ -23,6 +24,7 @@ from promptcache.diagnostics import (
     StoreError,
     UnknownSchema,
 )
+from promptcache.language import similar_path
 
 _UNREADABLE = "PC010"
 """The code of a file that cannot be read. It is an error of the environment, not of a document."""
@@ -76,6 +78,9 @@ def ending(*, as_json: bool) -> Iterator[None]:
         show_error(error, as_json=as_json)
         raise Exit(exit_code(error)) from None
     except UsageError as error:
+        if "extra argument" in error.message:
+            fix = "an option names a file, as in --schema FILE; a value with spaces needs quotes"
+            error = UsageError(f"{error.message}; {fix}", error.ctx)
         if as_json:
             _report(error.format_message(), as_json=True)
         else:
@@ -121,7 +126,8 @@ def _missing(error: MemoryError | ModuleNotFoundError | OSError | RuntimeError) 
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, OSError):
-        return system_message(error)
+        is_lost = isinstance(error, FileNotFoundError) and isinstance(error.filename, str)
+        return system_message(error) + (f"; {similar_path(Path(error.filename))}" if is_lost else "")
     message = str(error).partition("\n")[0]  # torch has an error class for GPUs and only a text for CPUs (2.6 to 2.13)
     is_memory = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in message
     return f"not enough memory: {message}" if is_memory else None

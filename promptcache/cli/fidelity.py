@@ -25,9 +25,9 @@ from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
 from promptcache.cli.output import plain
-from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
+from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, Value, collected, engine_options
 from promptcache.cli.test import find_hypothesis
-from promptcache.diagnostics import counted, millinats_text, size_text
+from promptcache.diagnostics import counted, millinats_text, number, size_text, whole
 from promptcache.language import is_template, with_root_attribute
 
 if TYPE_CHECKING:
@@ -41,15 +41,17 @@ if TYPE_CHECKING:
 @click.option(
     "--prompts",
     metavar="N",
-    type=click.IntRange(min=0),
+    type=Value(whole(0), "prompts"),
     default=8,
     help="Random valid prompts beside the schema's examples; 0 takes the examples only.",
 )
-@click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), default=0, help="Seed of the random prompts.")
+@click.option(
+    "--seed", metavar="N", type=Value(whole(0, 2**63 - 1), "seed"), default=0, help="Seed of the random prompts."
+)
 @click.option(
     "--max-new-tokens",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=Value(whole(1, unit="tokens"), "max-new-tokens"),
     default=32,
     help="Maximum number of tokens of each answer to compare.",
 )
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-kl",
     metavar="MILLINATS",
-    type=click.FloatRange(min=0.0),
+    type=Value(number(0), "max-kl"),
     help="Highest mean KL divergence that is good enough, in thousandths of a nat; exit with 1 if the schema has more.",
 )
 @click.option("--write", "write", is_flag=True, help="Write the recommended attribute into the schema file.")

@@ -26,7 +26,7 @@ from promptcache.cli.groups import HELP, GroupedCommand, grouped_option
 from promptcache.cli.options import FILE, context_option
 from promptcache.cli.output import tell
 from promptcache.cli.settings import EngineOptions, Value, collected, declared_options, engine_options, take_declared
-from promptcache.diagnostics import BYTES, InvalidValue
+from promptcache.diagnostics import BYTES, InvalidValue, whole
 from promptcache.language import CheckedSchema
 from promptcache.settings import ServerSettings
 from promptcache.tokenizer import local_folder
@@ -254,14 +254,14 @@ class ServeOptions:
     _PROCESS,
     "--port",
     metavar="PORT",
-    type=click.IntRange(0, 65535),
+    type=Value(whole(0, 65535), "port"),
     default=8000,
     help="Port to listen on; 0 takes a free one.",
 )
 @grouped_option(_PROCESS, "--insecure", is_flag=True, help="Listen on a public address without keys.")
 @grouped_option(_PROCESS, "--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
 @grouped_option(
-    _PROCESS, "--replicas", metavar="N", type=click.IntRange(min=1), default=1, help="Replicas, with --ray."
+    _PROCESS, "--replicas", metavar="N", type=Value(whole(1), "replicas"), default=1, help="Replicas, with --ray."
 )
 def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bool, replicas: int) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.

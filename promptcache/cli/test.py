@@ -25,7 +25,8 @@ from promptcache.cli.exits import EnvironmentMissing, UsageMistake, findings_cod
 from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
 from promptcache.cli.output import write_text
 from promptcache.cli.request import TokenLimits
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, counted
+from promptcache.cli.settings import Value
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, counted, whole
 from promptcache.progress import Progress, tracked
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class SchemaTest:
 @click.option(
     "--prompts",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=Value(whole(1), "prompts"),
     default=None,
     help=f"Random prompts for --model; default: {_MODEL_PROMPTS}.",
 )

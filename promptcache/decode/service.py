@@ -20,6 +20,7 @@ from promptcache.diagnostics import (
     ServiceClosed,
     Unpicklable,
     number,
+    shown,
 )
 from promptcache.locks import new_rlock
 from promptcache.options import OptionKeywords
@@ -76,7 +77,7 @@ class Service(Unpicklable):
         """
         self.limits = ServiceLimits() if limits is None else limits
         if not isinstance(self.limits, ServiceLimits):
-            raise InvalidValue("limits is not a ServiceLimits")
+            raise InvalidValue(f"limits={shown(limits)} is not allowed: ServiceLimits(max_rows=…, …) is expected")
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
         self._requests, executor = requests, requests.executor

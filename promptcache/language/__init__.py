@@ -82,6 +82,7 @@ from promptcache.language.syntax.source import (
     NOT_IN_XML,
     read_document,
     root_tag,
+    similar_path,
     source_of,
     with_root_attribute,
 )
@@ -178,6 +179,7 @@ __all__ = [
     "refusal",
     "resolve_prompt",
     "root_tag",
+    "similar_path",
     "slot",
     "source_of",
     "split_question",

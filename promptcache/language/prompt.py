@@ -22,6 +22,7 @@ from promptcache.diagnostics import (
     instance,
     is_text,
     number,
+    shown,
     tuple_of,
 )
 from promptcache.language.check_values import answer_value_faults
@@ -132,6 +133,8 @@ class Prompt(PromptDocument):
         Raises:
             InvalidValue: an argument is neither text nor a finite number.
         """
+        if isinstance(module, list | tuple):
+            raise InvalidValue(f"module={shown(module)} is not allowed: call use(path) for each module")
         TEXT.check("module", module, InvalidValue)
         call = f"use({module!r})"
         reference = Reference(

@@ -25,6 +25,7 @@ from promptcache.diagnostics import (
     shown,
     suggest,
 )
+from promptcache.kv import StoreConfig
 from promptcache.model.facts import MODEL_FAULTS, check_causal
 from promptcache.settings import EngineSettings
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, loads_quickly, local_folder
@@ -111,7 +112,10 @@ def _unknown_option(name: str | Path, options: Mapping[str, Any], error: TypeErr
     unknown = next((each for each in options if f"unexpected keyword argument '{each}'" in str(error)), None)
     if unknown is None:
         return UnsupportedModel(f"cannot use model '{name}': {first_line(error)}")
-    near = did_you_mean(unknown, ("device", "dtype", *declared(EngineSettings), *_WHERE)) or "leave it out"
+    known = ("device", "dtype", *declared(EngineSettings), *_WHERE)
+    of_store = next((each for each in declared(StoreConfig) if each.startswith(unknown)), None)
+    near = f"write store=StoreConfig({of_store}=…)" if of_store else did_you_mean(unknown, known)
+    near = near or f"its options are {', '.join(known)}"
     return InvalidValue(f"from_pretrained() has no option '{unknown}', and neither has transformers: {near}")
 
 

@@ -103,7 +103,7 @@ def _without_folder(prompt: Prompt) -> tuple[Prompt, dict[str, str]]:
 
 def not_a_chat(path: Path, why: object) -> InvalidValue:
     """Return the error for a file that is damaged, or something else."""
-    return InvalidValue(f"{path} is not a saved chat of version {VERSION}: {why}")
+    return InvalidValue(f"{path} is not a saved chat of version {VERSION}, as chat.save writes it: {why}")
 
 
 def _turns(data: Sequence[dict[str, object]]) -> tuple[ChatTurn, ...]:

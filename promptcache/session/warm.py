@@ -97,7 +97,8 @@ def _warm(
         report(0)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
     faults += store.faults()
-    why = next(iter(faults), "its limit has no room for them beside newer ones")
+    no_room = "its limit has no room for them beside newer ones; raise it"
+    why = f"{faults[0]}; name another place" if faults else no_room
     for place, number in not_kept.items():
         faults.append(f"{number:,} of {len(keys):,} encodings are not kept in {place}: {why}")
     shape = executor.model.shape

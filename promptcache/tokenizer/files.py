@@ -25,7 +25,7 @@ def read_tokenizer_files(folder: Path) -> tuple[str, dict[str, Any], Mapping[str
         raise ModelNotFound(f"there is no folder '{folder}'")
     tokenizer_json = _read(folder / "tokenizer.json")
     if tokenizer_json is None:
-        raise ModelNotFound(f"folder '{folder}' has no tokenizer: tokenizer.json is missing")
+        raise ModelNotFound(f"folder '{folder}' has no tokenizer.json: save the model's tokenizer there, too")
     config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
     return tokenizer_json, config, _chat_templates(folder, config), tuple(dict.fromkeys(_eos_token_ids(folder)))
 

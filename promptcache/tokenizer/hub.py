@@ -113,7 +113,8 @@ def ask_hub(
         reason = f"the hub cannot be reached: {first_line(error)}"
     if isinstance(cached, str):
         return False
-    raise ModelNotFound(f"model '{name}' is neither '{DEMO}', nor a folder here, nor in the local cache; {reason}")
+    places = f"neither '{DEMO}', nor a folder here, nor in the local cache"
+    raise ModelNotFound(f"model '{name}' is {places}; {reason}; name a folder with config.json")
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:

@@ -50,7 +50,8 @@ CASES = """
 2  | check travel.xml '' | the name of a file is empty
 2  | check card.xml.j2 --context cut.json | is not JSON
 2  | check card.xml.j2 --context list.json | an object is expected
-3  | check card.xml.j2 --context gone.json | No such file
+3  | check card.xml.j2 --context gone.json | No such file or directory: gone.json; did you mean '
+3  | check card.xml.j2 --context values.yaml | has no file *.yaml
 2  | check travel.xml --json --context card.json | none was read
 2  | layout travel.xml --json --context card.json | none was read
 2  | grammar travel.xml --json --context card.json | none was read
@@ -64,6 +65,11 @@ CASES = """
 3  | layout prompts | error[PC010]: this is a folder
 3  | layout /dev/null | error[PC010]: this is a pipe or a device
 3  | layout gone.xml | error[PC010]: there is no such file
+3  | layout qqq | has broken.xml, 
+3  | layout travel.xml --model prompts | save the model's tokenizer there
+2  | serve travel.xml | (travel.xml); an option names a file, as in --schema FILE
+2  | serve --port http | 'http' is not allowed: a whole number from 0 to 65535 is expected
+2  | fidelity travel.xml --max-kl one | 'one' is not allowed: a number from 0 on is expected
 1  | layout broken.xml | error[PC208]
 1  | layout travel.xml --prompt prompts/typo.xml | error[PC401]
 2  | layout travel.xml --repair all | error: --repair is for a prompt; name it with --prompt PROMPT
@@ -161,7 +167,7 @@ CASES = """
 3m | warm travel.xml --store travel.xml | is not a folder
 2  | warm travel.xml --store x --limit many | 'many' is no size
 2m | warm travel.xml --store memory://x --limit 1GB | only folders have a limit
-3m | warm travel.xml --store travel.xml/kept | are not kept in travel.xml/kept: disk:
+3m | warm travel.xml --store travel.xml/kept | ; name another place
 3m | warm travel.xml --store ~nobody-here/x | no such user here
 3  | cache ls --store nowhere | does not exist
 3  | cache ls --store travel.xml | is not a folder

@@ -246,6 +246,12 @@ def test_numbers_are_written_as_python_writes_them(value, text):
             resolve_prompt(Prompt("s").fill(whole=value), schema)
 
 
+def test_a_list_of_modules_is_refused():
+    """A list of paths gets the form for several modules as the fix."""
+    with pytest.raises(InvalidValue, match=r"module=\['a', 'b'\] is not allowed: call use\(path\) for each module"):
+        Prompt("qa").use(["a", "b"])
+
+
 @pytest.mark.parametrize("value", [None, 5, b"x", ["x"], "\udc80"])
 @pytest.mark.parametrize("method", ["text", "system", "user", "assistant"])
 def test_messages_are_text(method, value):

@@ -207,7 +207,7 @@ def read_document(path: Path, error: type[LanguageError]) -> bytes:
         if path.is_dir():
             raise error([_at_start(str(path), "PC010", "this is a folder, not a file")])
         if not path.exists():
-            raise error([_at_start(str(path), "PC010", "there is no such file", _similar(path))])
+            raise error([_at_start(str(path), "PC010", "there is no such file", similar_path(path))])
         if not path.is_file():
             raise error([_at_start(str(path), "PC010", "this is a pipe or a device, not a file")])
         with path.open("rb") as file:
@@ -223,15 +223,16 @@ def similar_file(name: str, known: Iterable[str], form: str = "'{}'") -> str | N
     return did_you_mean(name, known, form)
 
 
-def _similar(path: Path) -> str:
-    """Suggest a file beside one that does not exist, or list the documents there."""
+def similar_path(path: Path) -> str:
+    """Suggest a file beside one that does not exist, or list the files there with its suffix, or the documents."""
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder '{folder.absolute()}'"
     names = sorted(each.name for each in islice(folder.iterdir(), MAX_NAMES) if each.is_file())
-    documents = listed([each for each in names if each.endswith((".xml", ".xml.j2"))], _MAX_LISTED)
+    ends = (path.suffix,) if path.suffix else (".xml", ".xml.j2")
+    others = listed([each for each in names if each.endswith(ends)], _MAX_LISTED)
     near = similar_file(path.name, names, f"'{folder / '{}'}'")
-    return near or f"folder '{folder.absolute()}' has {documents or 'no document, *.xml or *.xml.j2'}"
+    return near or f"folder '{folder.absolute()}' has {others or f'no file *{ends[0]}'}"
 
 
 def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
