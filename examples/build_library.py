@@ -20,7 +20,7 @@ def main() -> None:
     """Print the schema, and what a prompt that names one note selects."""
     schema = build()
     print(print_schema(schema.source))
-    prompt = Prompt("library").use("ferries").text(" When does the next one leave?")
+    prompt = Prompt("library").use("ferries").text("When does the next one leave?")
     print(text_of(resolve_prompt(prompt, schema)))
 
 

@@ -158,7 +158,7 @@ class Quiz:
         return (Role.SYSTEM, self.instruction), *examples, last
 
     def own_text(self, question: QuizQuestion) -> str:
-        """Return the text without turns that a prompt adds to the document; it ends where the answer starts."""
+        """Return the text without turns behind the document, with its separator; it ends where the answer starts."""
         return "" if self.turns else f"\n{question.text}"
 
 
@@ -189,7 +189,7 @@ def prompt_xml(quiz: Quiz, question: QuizQuestion, way: Way, name: str, answer: 
         f"<m{index}>{'' if way.text else _arguments_xml(quiz.modules[index])}</m{index}>" for index in _used(quiz)
     )
     if not quiz.turns:
-        return f'<prompt schema="{name}">{modules}{_text_xml(quiz.own_text(question) + (answer or ""))}</prompt>'
+        return f'<prompt schema="{name}">{modules}{_text_xml(question.text + (answer or ""))}</prompt>'
     reply = "" if answer is None else f"<assistant>{_text_xml(answer)}</assistant>"
     turns = f"<user>{_text_xml(question.text)}</user>{reply}"
     return f'<prompt schema="{name}"><document>{modules}</document>{turns}</prompt>'

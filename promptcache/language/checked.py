@@ -176,7 +176,7 @@ class CheckedSchema(Short):
         scaffolds: In the order in which they are tried: that of the document.
         has_turns: Whether the schema contains a chat turn.
         outside_turns: The first text outside of turns of each module that has one, by path ("" too).
-        open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).
+        open_separator: Text inserted before bare text that continues the open turn, or a schema without turns.
         repair: The setting `repair` of the schema's requests, or None if the schema does not state one.
         positions: Where the schema's requests have cached text, or None if the schema does not state it.
         answer_format: The format of answers to prompts that state none, or None if the schema does not state it.

@@ -8,6 +8,7 @@ first text of the block, so it is present only if the module with this text is p
 - A text block begins with the separator. If the block begins with a parameter, the separator is a text before the slot.
 - A module passes the separator to its first block. A union passes the separator to every member.
 - A turn drops the separator, because headers have none beside them. Text after a turn's footer has no separator either.
+- The bare text of a prompt is a block too: of the open turn, or of a schema without turns (`open_separator`).
 
 A collection is a block that is never empty. Each of its members begins with the separator, also if it is the first one.
 
@@ -34,6 +35,7 @@ from promptcache.language.checked import (
     CheckedTurn,
     CheckedUnion,
     FinalText,
+    walk_checked,
 )
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.nodes import (
@@ -85,18 +87,17 @@ class Finished(NamedTuple):
 
 
 def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
-    """Return the items of a schema, and the separator for bare text that continues its open turn ("" if there is
-    none)."""
+    """Return the items of a schema, and the separator for bare text that continues it ("" behind no block)."""
     options = TextOptions(
         cache=True,
         context=schema.context,
         whitespace=schema.whitespace,
         separator=schema.separator,
     )
-    items = _content(schema.children, "", options, "").items
-    last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
-    if last is None:
-        return items, ""
+    items, empty, _ = _content(schema.children, "", options, "")
+    if not any(isinstance(item, CheckedTurn) for item in walk_checked(items)):
+        return items, "" if empty else schema.separator
+    last = next(index for index in reversed(range(len(items))) if not _is_empty(items[index]))  # no turn is empty
     turn = items[last]
     if not isinstance(turn, CheckedTurn) or turn.role is not Role.USER:
         return items, ""

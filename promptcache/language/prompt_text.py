@@ -30,7 +30,8 @@ _DEFINITION = re.compile(r'\{\s*"type"\s*:\s*"function"')
 
 def text_of(selection: Selection) -> str:
     """Return the text of a prompt: its modules with their arguments, then its own text; each turn starts a new line."""
-    filled = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
+    schema, filled = selection.schema, {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
+    goes_on = schema.has_open_turn or not schema.has_turns
     found = []
     for owner, piece in _pieces(selection):
         match piece:
@@ -40,7 +41,9 @@ def text_of(selection: Selection) -> str:
                 found.append("\n")
             case parameter:
                 found.append(parameter.lead + filled.get((owner, parameter.name), parameter.default or ""))
-    return "".join((*found, *(f"\n{message.text}" for message in selection.messages)))
+    for message in selection.messages:
+        found += [schema.open_separator if message.role is None and goes_on else "\n", message.text]
+    return "".join(found)
 
 
 def tool_definitions(selection: Selection) -> list[Any]:
@@ -51,7 +54,8 @@ def tool_definitions(selection: Selection) -> list[Any]:
 
 
 def _pieces(selection: Selection) -> Iterator[tuple[str, _Piece]]:
-    """Yield the texts and slots of a prompt, each with the module around it, and turns at their start and end."""
+    """Yield the texts and slots of a prompt, each with the module around it, and turns at their start and, unless it
+    is open, their end."""
     present = frozenset(selection.modules)
 
     def walk(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[str, _Piece]]:
@@ -65,7 +69,8 @@ def _pieces(selection: Selection) -> Iterator[tuple[str, _Piece]]:
                 case CheckedTurn():
                     yield owner, item
                     yield from walk(item.children, owner)
-                    yield owner, item
+                    if not item.open:
+                        yield owner, item
                 case piece:
                     yield owner, piece
 

@@ -91,7 +91,7 @@ def added_text(
     schema, messages = selection.schema, selection.messages
     warnings: tuple[Diagnostic, ...] = ()
     if not schema.has_turns and (not messages or messages[0].role is None):
-        parts = [_Part(Origin.TEXT, message.text) for message in messages]
+        parts = [_Part(Origin.TEXT, schema.open_separator + message.text) for message in messages]
     else:
         if seam.before is Before.START and layout.has_bos:
             seam = Seam(before=Before.CONTROL)  # the template writes BOS, and text behind it is not at a start

@@ -122,7 +122,7 @@ def test_arguments_are_promoted_for_their_salt() -> None:
     asked(engine, text, salt="one")
     work(engine)
 
-    assert asked(engine, text, salt="one").usage.num_new_tokens == len("Well?")
+    assert asked(engine, text, salt="one").usage.num_new_tokens == len("\nWell?")
     assert asked(engine, text, salt="one", repair="first-1").usage.promoted
     assert not asked(engine, text, salt="two").usage.promoted
     assert not asked(engine, text.replace('"x"', '"y"'), salt="one").usage.promoted

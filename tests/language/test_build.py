@@ -134,7 +134,7 @@ def test_what_is_added_is_inside_the_last_turn(add: Callable[[Schema], Schema]):
         prompt = Prompt("qa").use("notes").text("Why?")
         prompt = prompt.use("source") if "source" in check_schema(longer).modules else prompt
         text = text_of(resolve_prompt(prompt, check_schema(longer)))
-        assert re.search("Question: \n?From the almanac.\n\nWhy\\?$", text)
+        assert re.search("Question: \n?From the almanac.\nWhy\\?$", text)
 
 
 def test_modules_with_turns_are_no_part_of_a_turn():

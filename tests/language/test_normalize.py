@@ -85,10 +85,15 @@ def test_the_space_before_a_slot_belongs_to_the_slot(body, expected):
         ("<system>x</system>", False, ""),
         ('<module name="m"><user>x</user></module>', False, ""),
         ('<user><module name="m"/></user>', True, ""),
+        ("x", False, "\n"),
+        ('<module name="m"><parameter name="p" length="1"/></module>', False, "\n"),
+        ('<collection name="c"/>', False, "\n"),
+        ('<module name="m"/><union><module name="n"/></union><doc>d</doc>', False, ""),
+        ("", False, ""),
     ],
 )
-def test_only_a_last_top_level_user_turn_is_open(body, is_open, separator):
-    """The final user turn stays open; bare text that continues it gets a separator if the turn has text."""
+def test_the_text_of_a_prompt_is_a_block_of_what_it_continues(body, is_open, separator):
+    """It continues a last user turn at the top level, or a schema without turns, and gets a separator behind a block."""
     schema = checked(f'<schema name="s">{body}</schema>')
     assert any(getattr(item, "open", False) for item in schema.children) == is_open
     assert schema.open_separator == separator

@@ -145,12 +145,12 @@ class _PositionWriter:
             self.boundary()
 
     def added(self, layout: Layout) -> None:
-        """Write the prompt's own messages after all present tokens (docs/language.md, "Turns")."""
+        """Write the prompt's own messages after all present tokens (docs/language.md, "Separators")."""
         self._position = max((position + 1 for position, _ in self.tokens), default=0)
         self._changed = None
         schema, messages = self._selection.schema, [*self._selection.messages]
         if not schema.has_turns and all(message.role is None for message in messages):
-            self._say([message.text for message in messages], layout, is_conversation=False)
+            self._say([schema.open_separator + message.text for message in messages], layout, is_conversation=False)
             return
         parts, roles = list[str](), [turn.role for turn in self._turns]
         is_open = layout.schema.has_open_turn

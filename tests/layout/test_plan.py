@@ -60,7 +60,7 @@ def test_a_prompt_without_any_text_is_an_error(bos, prompt):
 
 def test_a_request_longer_than_the_model_is_refused_with_its_numbers():
     """Prompt and generated tokens together must fit into the model's positions."""
-    made = plan('<module name="m">abc</module>', "<m/>!")
+    made = plan('<module name="m">ab</module>', "<m/>!")  # BOS, ab, the separator, and !
 
     check_positions(made, 10, 5)
     with pytest.raises(

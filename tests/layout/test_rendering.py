@@ -76,7 +76,7 @@ BYTE_LEVEL, LLAMA_LIKE, UNIGRAM = (HubTokenizer.from_parts(each(), {}) for each 
 def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
     """Moved spaces and repaired tokens change no character: the text is that of the schema with its slots filled.
 
-    So are the texts of the parts together.
+    Text that continues it follows its separator. The texts of the parts are the same text.
     """
     selection = data.draw(strategies.prompts(schema))
     layout = lay_out(schema, tokenizer)
@@ -92,6 +92,9 @@ def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
     assert begin + added == text
     assert made.text == "".join(made.texts)
     assert all(message.text in added for message in selection.messages)
+    if schema.has_open_turn or not schema.has_turns:
+        said = "".join(schema.open_separator + each.text for each in selection.messages if each.role is None)
+        assert added.startswith((said, f" {said}"))  # the space is the tokenizer's own
 
 
 def test_what_is_behind_a_union_is_behind_its_text() -> None:
