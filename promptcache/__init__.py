@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from promptcache.answers import TokenLogprobs as TokenLogprobs
     from promptcache.decode import AsyncStream as AsyncStream
     from promptcache.decode import Completion as Completion
+    from promptcache.decode import FinishReason as FinishReason
     from promptcache.decode import Score as Score
     from promptcache.decode import Service as Service
+    from promptcache.decode import ServiceObserver as ServiceObserver
     from promptcache.decode import Stream as Stream
+    from promptcache.decode import Ticket as Ticket
     from promptcache.decode import Timing as Timing
     from promptcache.decode import Usage as Usage
     from promptcache.decode import WarmReport as WarmReport
@@ -77,7 +80,9 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "promptcache.answers": "TokenLogprobs",
-    "promptcache.decode": "AsyncStream Completion Score Service Stream Timing Usage WarmReport",
+    "promptcache.decode": (
+        "AsyncStream Completion FinishReason Score Service ServiceObserver Stream Ticket Timing Usage WarmReport"
+    ),
     "promptcache.diagnostics": (
         "Cancelled ContextLengthExceeded CorruptEncoding Diagnostic EngineClosed InvalidGeneration InvalidOutput "
         "InvalidValue LanguageError ModelChanged ModelError ModelNotFound NotFinite PromptCacheError PromptError "

@@ -346,13 +346,16 @@ class Engine(Unpicklable):
         asked = self._requests.read({"output": output, **options})
         return answer(self._requests.build_batch(prompts, asked), self._executor, batch_bytes)
 
-    def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
+    def stream(
+        self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
+    ) -> Stream[Parsed]:
         """Answer a prompt piece by piece. Options and errors are those of `generate`, raised before the first piece.
 
         Returns:
             An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
-        return Stream(self._requests.build(prompt, self._requests.read(options)), self._requests)
+        asked = self._requests.read({"output": output, **options})
+        return Stream(self._requests.build(prompt, asked), self._requests)
 
     async def agenerate(
         self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
@@ -360,7 +363,9 @@ class Engine(Unpicklable):
         """Answer a prompt in an event loop of asyncio, as `generate`. If the task is cancelled, so is the request."""
         return await self._async_service.answer(prompt, self._requests.read({"output": output, **options}))
 
-    def astream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> AsyncStream:
+    def astream(
+        self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
+    ) -> AsyncStream[Parsed]:
         """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.
 
         The prompt is checked and planned before this returns, in the calling thread: milliseconds, more with a new
@@ -370,7 +375,7 @@ class Engine(Unpicklable):
             An asynchronous iterator over pieces of text. The request begins with the first piece. Closing it, or
             cancelling the task that reads it, stops generation.
         """
-        return self._async_service.stream(prompt, self._requests.read(options))
+        return self._async_service.stream(prompt, self._requests.read({"output": output, **options}))
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.

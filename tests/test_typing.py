@@ -21,10 +21,20 @@ try:
     texts: list[str] = [each.text for each in engine.generate_batch([prompt], {seed}=1)]
     usage: Usage = engine.chat(prompt).say(output=list[int]).usage
     chosen: Completion = engine.generate(prompt, output=Choice(["a", "b"]))
+    for stream in (engine.stream(prompt, output=int, {top_k}=1), engine.chat(prompt).stream("Why?", output=int)):
+        streamed: int | None = stream.completion.parsed if stream.completion else None
+    engine.service().submit(prompt, print, {salt}="a")
 except (PromptError, ContextLengthExceeded, InvalidGeneration) as error:
     print(error)
+
+
+async def ask() -> int | None:
+    answer = await engine.agenerate(prompt, output=int, {logprobs}=1)
+    async with engine.astream(prompt, output=int, {top_p}=0.5) as stream:
+        return stream.completion.parsed if stream.completion else answer.parsed
 """
-NAMES = {"history": "history", "int8": "int8", "max_new_tokens": "max_new_tokens", "seed": "seed"}
+OPTIONS = ("history", "max_new_tokens", "seed", "top_k", "salt", "logprobs", "top_p")  # in the order of the program
+NAMES = {name: name for name in (*OPTIONS, "int8")}
 
 
 def errors(folder: Path, **misspelt: str) -> list[str]:
@@ -37,11 +47,11 @@ def errors(folder: Path, **misspelt: str) -> list[str]:
 
 
 def test_misspelt_options_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has one error, and a program without mistakes has none."""
+    """Each has one error, in every way of asking, and a program without mistakes has none."""
     monkeypatch.chdir(ROOT)
 
     assert errors(tmp_path) == []
-    wrong = {"history": "histroy", "max_new_tokens": "max_new_token", "seed": "sede"}
+    wrong = {name: f"{name}s" for name in OPTIONS}
     found = errors(tmp_path, **wrong)
     assert len(found) == len(wrong)
     assert all(
@@ -51,12 +61,16 @@ def test_misspelt_options_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_values_have_the_type_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The value of an answer with `output=int` is an int, not a text."""
+    """The value of an answer with `output=int` is an int, not a text, also of a stream."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setitem(globals(), "PROGRAM", PROGRAM.replace("days: int", "days: str"))
+    wrong = (
+        PROGRAM.replace("days: int", "days: str").replace("streamed: int", "streamed: str").replace("> int", "> str")
+    )
+    monkeypatch.setitem(globals(), "PROGRAM", wrong)
 
-    (found,) = errors(tmp_path)
-    assert 'expression has type "int"' in found
+    found = errors(tmp_path)
+    assert len(found) == len(("days", "streamed", "ask"))
+    assert all('"int' in each for each in found)
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Self
+from typing import Any, Generic, Self
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode.completion import Completion
@@ -24,6 +24,7 @@ from promptcache.locks import new_lock
 from promptcache.options import Options
 from promptcache.planning import PromptSource
 from promptcache.settings import ServiceLimits
+from promptcache.structured import Parsed
 
 _LIMITS = ServiceLimits(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize, queue_timeout_s=sys.float_info.max)
 """Tasks wait for each other, as threads that call `Engine.generate` do. None is refused."""
@@ -75,7 +76,7 @@ class _Awaited:
             self._ticket.cancel()
 
 
-class AsyncStream(Unpicklable, AsyncIterator[str]):
+class AsyncStream(Unpicklable, AsyncIterator[str], Generic[Parsed]):
     """An answer that is being generated, for `async for`. Afterwards `completion` has the whole answer.
 
     The request begins with the first piece. It is cancelled by `aclose`, by the end of an `async with` block, if a task
@@ -85,7 +86,7 @@ class AsyncStream(Unpicklable, AsyncIterator[str]):
     _instead = "pickle its completion once it is exhausted"
 
     def __init__(self, request: Request, asked: _Awaited, submit: Callable[[], Ticket]) -> None:
-        self.completion: Completion | None = None
+        self.completion: Completion[Parsed] | None = None
         self._asked, self._submit = asked, submit
         self._pieces = AnswerPieces(request.text, request.reader.split())
         self._over = False
@@ -154,7 +155,7 @@ class AsyncService:
         finally:
             asked.cancel()
 
-    def stream(self, prompt: PromptSource, options: Options) -> AsyncStream:
+    def stream(self, prompt: PromptSource, options: Options) -> AsyncStream[Any]:
         """Return the answer to a prompt, piece by piece. The request is planned and checked now."""
         options.check_stream()
         asked = _Awaited()

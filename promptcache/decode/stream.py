@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Self
 
 from promptcache.answers import AnswerSplit, IncrementalText, SplitText, TokenLogprobs, whole_text
 from promptcache.decode.completion import Completion
@@ -15,6 +16,7 @@ from promptcache.decode.service import Service, ServiceState
 from promptcache.diagnostics import ServiceClosed, Unpicklable
 from promptcache.locks import new_rlock
 from promptcache.settings import ServiceLimits
+from promptcache.structured import Parsed
 
 
 class AnswerPieces:
@@ -45,7 +47,7 @@ class AnswerPieces:
         return part.answer
 
 
-class Stream(Unpicklable, Iterator[str]):
+class Stream(Unpicklable, Iterator[str], Generic[Parsed]):
     """An answer that is being generated. Iterate over it for text; afterwards `completion` has the whole answer.
 
     The pieces are those of the answer. `reasoning` is the reasoning before it, as far as it was generated.
@@ -66,7 +68,7 @@ class Stream(Unpicklable, Iterator[str]):
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
         request.options.check_stream()
-        self.completion: Completion | None = None
+        self.completion: Completion[Parsed] | None = None
         self._on_end = on_end
         self._items: queue.SimpleQueue[int | TokenLogprobs | Completion | BaseException] = queue.SimpleQueue()
         self._pieces = AnswerPieces(request.text, request.reader.split())
@@ -107,7 +109,7 @@ class Stream(Unpicklable, Iterator[str]):
         self._over = True
         self._service.close()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:

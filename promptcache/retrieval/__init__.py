@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from promptcache.decode import Completion
 from promptcache.diagnostics import InvalidValue, shown
 from promptcache.engine import Engine
 from promptcache.language import Prompt, as_name
 from promptcache.model import function_schema
+from promptcache.options import OptionKeywords
 
 __all__ = ["Documents", "document_name", "tool_member"]
 
@@ -26,7 +27,7 @@ class Documents:
     so its KV is reused. A text that changed is another document.
     """
 
-    def __init__(self, engine: Engine, schema: str, collection: str, **options: Any) -> None:
+    def __init__(self, engine: Engine, schema: str, collection: str, **options: Unpack[OptionKeywords]) -> None:
         """Create it.
 
         Args:

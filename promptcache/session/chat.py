@@ -110,20 +110,24 @@ class Chat(Unpicklable):
             As `Engine.generate`.
         """
         before, question = self.turns, self._next(text, results)
-        asked = cast("OptionKeywords", options if output is None else {**options, "output": output})
-        (completion,) = answer([self._request(question, results, asked)], self._requests.executor)
+        (completion,) = answer([self._request(question, results, output, options)], self._requests.executor)
         self._add(before, question, results, completion)
         return completion
 
     def stream(
-        self, text: str | None = None, *, results: Sequence[str] = (), **options: Unpack[OptionKeywords]
-    ) -> Stream:
+        self,
+        text: str | None = None,
+        *,
+        results: Sequence[str] = (),
+        output: OutputType[Parsed] = None,
+        **options: Unpack[AnswerKeywords],
+    ) -> Stream[Parsed]:
         """Ask something and return the answer piece by piece. Arguments and errors are those of `say`.
 
         The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
         """
         before, question = self.turns, self._next(text, results)
-        request = self._request(question, results, options)
+        request = self._request(question, results, output, options)
         return Stream(request, self._requests, lambda completion: self._add(before, question, results, completion))
 
     def fork(self) -> Chat:
@@ -200,12 +204,13 @@ class Chat(Unpicklable):
             raise InvalidValue("the prompt of this chat ends with a question: answer it first with say(), without text")
         return text
 
-    def _request(self, text: str, results: Sequence[str], options: OptionKeywords) -> Request:
+    def _request(self, text: str, results: Sequence[str], output: OutputType[Any], options: AnswerKeywords) -> Request:
         TEXT.check("text", text, InvalidValue)
         for name in _OF_CHAT:
             if name in options:
                 raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
-        asked = self._requests.read({**self.options, **options})
+        given: OptionKeywords = {**self.options, **options}
+        asked = self._requests.read(given if output is None else {**given, "output": output})
         chat = ChatPrompt(prompt=self.prompt, turns=self.turns, question=text, results=tuple(results))
         try:
             return self._requests.build(chat, asked)
