@@ -17,6 +17,7 @@ from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language import (
     MAX_BYTES,
     Collection,
+    MemberFields,
     as_name,
     join_path,
     parse_members,
@@ -30,10 +31,27 @@ from promptcache.progress import tracked
 @schema_argument
 @click.argument("collection", metavar="COLLECTION")
 @click.argument("files", metavar="[FILE...]", nargs=-1, type=DOCUMENT)
+@click.option("--name-field", metavar="FIELD", help="The field of JSON lines that has the name; default: name.")
+@click.option("--text-field", metavar="FIELD", help="The field of JSON lines that has the text; default: text.")
+@click.option(
+    "--metadata",
+    metavar="FIELD",
+    multiple=True,
+    help="A field of JSON lines that prompts show above the text, as FIELD: value; may be given several times.",
+)
 @click.option("--remove", metavar="NAME", multiple=True, help="A member to take out; may be given several times.")
 @context_option
 @with_json
-def command(sources: Sources, schema: str, collection: str, files: Sequence[str], remove: Sequence[str]) -> Output:
+def command(
+    sources: Sources,
+    schema: str,
+    collection: str,
+    files: Sequence[str],
+    name_field: str | None,
+    text_field: str | None,
+    metadata: tuple[str, ...],
+    remove: Sequence[str],
+) -> Output:
     """Put files into a collection of a schema, or take members out.
 
     SCHEMA is a schema file, and COLLECTION the path of a collection in it with src="…": that file is written.
@@ -42,10 +60,12 @@ def command(sources: Sources, schema: str, collection: str, files: Sequence[str]
 
     Example: promptcache collect helpdesk.xml articles texts/
     """
+    own = name_field or text_field or metadata
+    fields = MemberFields(name_field or "name", text_field or "text", metadata) if own else None
     target, found = _target(schema, collection, sources)
     before = {name: member.text for name, member in found.listed.items()}
     with progress() as show:
-        given = _texts(tracked(_files(files), show, "reading files"))
+        given = _texts(tracked(_files(files), show, "reading files"), fields)
     if clash := next((each.name for each in found.members if each.name in given), None):
         raise UsageMistake(f"the schema itself has a member '{clash}': give the file another name")
     for name in remove:
@@ -86,7 +106,7 @@ def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]
     return document.folder / found.src, found
 
 
-def _texts(paths: Iterable[Path]) -> dict[str, str]:
+def _texts(paths: Iterable[Path], fields: MemberFields | None) -> dict[str, str]:
     """Return the texts of files by the names that their members have.
 
     Raises:
@@ -99,7 +119,7 @@ def _texts(paths: Iterable[Path]) -> dict[str, str]:
     for path in paths:
         if path.suffix == ".jsonl":
             with path.open("rb") as lines:
-                members = parse_members(lines, str(path))
+                members = parse_members(lines, str(path), fields)
             if isinstance(members, list):
                 raise LanguageError(members)
             found = {name: member.text for name, member in members.items()}

@@ -44,7 +44,7 @@ from promptcache.language.schema import Schema, module, parse_schema, read_schem
 from promptcache.language.syntax.answers import output_format
 from promptcache.language.syntax.elements import vocabulary
 from promptcache.language.syntax.files import Files, ReadFiles, is_template
-from promptcache.language.syntax.member_files import parse_members, write_members
+from promptcache.language.syntax.member_files import MemberFields, parse_members, write_members
 from promptcache.language.syntax.names import absolute, ancestors, as_name, is_element
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
@@ -121,6 +121,7 @@ __all__ = [
     "FinalText",
     "Item",
     "Member",
+    "MemberFields",
     "Message",
     "Module",
     "Parameter",

@@ -26,14 +26,14 @@ from promptcache.language.prompt import Prompt
 from promptcache.language.rules.explain import explain_broken, explain_members
 from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
+    MEMBER_HELP,
     TEMPLATES_ONLY,
     absolute,
     ancestors,
     argument_form,
-    is_name,
+    is_member,
     is_path,
     listed,
-    name_help,
     nowhere,
     path_help,
     quoted,
@@ -111,8 +111,8 @@ def new_member(name: str, text: str) -> Member:
         InvalidValue: The name or the text cannot be that of a member.
     """
     TEXT.check("text", text, InvalidValue)
-    if not isinstance(name, str) or not is_name(name):
-        fix = name_help(name) if isinstance(name, str) else "a text is expected"
+    if not isinstance(name, str) or not is_member(name):
+        fix = MEMBER_HELP if isinstance(name, str) else "a text is expected"
         raise InvalidValue(f"name={shown(name)} cannot be the name of a member: {fix}")
     if not text.strip():
         raise InvalidValue(f"text={shown(text)} of member {name!r} is empty")

@@ -12,6 +12,7 @@ from lxml import etree
 from promptcache.diagnostics import PromptError, SchemaError, Span
 from promptcache.language import (
     CheckedSchema,
+    Prompt,
     Schema,
     as_name,
     check_schema,
@@ -234,6 +235,7 @@ def test_members_of_a_file_come_behind_declared_ones() -> None:
         ('{"name": "a", "text": " "}', "PC224", "'a' is empty"),
         ('{"name": "a", "text": "\\ud800"}', "PC224", "surrogate"),
         ('{"name": "a b", "text": "A"}', "PC201", "'a b'"),
+        ('{"name": "a/b", "text": "A"}', "PC201", "'a/b'"),
         ('{"name": "lamp", "text": "A"}', "PC203", "'lamp' is defined twice (first in line 1)"),
         ('{"name": "cook", "text": "A"}', "PC203", "'cook' is defined twice (also in line 2 of notes.jsonl)"),
     ],
@@ -307,11 +309,33 @@ def test_members_are_written_and_read(texts: dict[str, str]) -> None:
     assert {name: member.text for name, member in members.items()} == texts
 
 
-@given(text=st.text(max_size=300))
+@given(text=st.text(max_size=300) | st.sampled_from(("17", "2026-11-28T09:00", "a:b", "..", "x?y=[1]")))
 def test_every_text_resembles_a_name(text: str) -> None:
-    """`as_name` returns a name, and a name stays as it is."""
-    assert is_name(as_name(text))
-    assert as_name(text) == text or not is_name(text)
+    """`as_name` returns a name of a member, which files, prompts and rules take; a name stays as it is."""
+    name = as_name(text)
+    assert as_name(name) == name
+    assert name == text or not is_name(text)
+    rules = f'<rules><exclude modules="notes/{name} notes/cook"/><assert test="not notes/{name} or notes"/></rules>'
+    schema = SCHEMA.replace('max="2"', 'max="2" src="notes.jsonl"').replace("</schema>", f"{rules}</schema>")
+    files = {"notes.jsonl": "".join(write_members({name: "A note."}))}
+    prompt = Prompt("kb").use(f"notes/{name}").text("Why?")
+
+    checked = check_schema(parse_schema(schema, folder=files))
+    selection = resolve_prompt(parse_prompt(prompt.to_xml()), checked)
+    assert selection.members[f"notes/{name}"].text == "A note."
+    assert new_member(name, "A note.").text == "A note."
+
+
+def test_equal_faults_of_lines_are_one() -> None:
+    """A hundred lines without a name are one fault, at the first of them; the fix is another command."""
+    lines = [b'{"name": "a", "text": "A"}', *(b'{"id": %d, "body": "B"}' % each for each in range(100)), b"{"]
+
+    faults = parse_members(lines, "m.jsonl")
+
+    assert isinstance(faults, list)
+    assert [(each.code, each.span.line) for each in faults] == [("PC224", 2), ("PC224", 102)]
+    assert "{'body': 'B', 'id': 0}; 99 more lines like this" in faults[0].message
+    assert "--name-field" in str(faults[0].help)
 
 
 @given(schema=collection_schemas())

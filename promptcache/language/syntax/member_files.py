@@ -6,22 +6,37 @@ Such a file can have 100,000 members, so each is read once, and becomes a `Membe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, Short, Span, diagnostic, is_text, shown
+from promptcache.diagnostics import Diagnostic, Short, Span, counted, diagnostic, is_text, shown
 from promptcache.language.syntax.files import Folder, open_src
-from promptcache.language.syntax.names import is_name, name_help, quoted
+from promptcache.language.syntax.names import MEMBER_HELP, as_name, is_member, quoted
 from promptcache.language.syntax.nodes import Member
 
-_MAX_FAULTS = 20
 _decode = json.JSONDecoder().raw_decode
 _KEYS = {"name", "text"}
 _FORM = 'write {"name": "wifi", "text": "The password is on the door."}'
+_FIELDS = "`promptcache collect` with --name-field and --text-field makes such a file of others"
 
 _MemberLine: TypeAlias = tuple[str, int, int]
 """Text of a member, and number and length of its line; in a tuple, because the garbage collector skips such ones."""
+
+
+class MemberFields(NamedTuple):
+    """The fields of a line that a member is made of. Those of `metadata` are lines above its text."""
+
+    name: str = "name"
+    text: str = "text"
+    metadata: tuple[str, ...] = ()
+
+    def shown(self, value: Mapping[str, object]) -> Iterator[str]:
+        """Yield the lines of metadata that a JSON object has."""
+        for field in self.metadata:
+            if (found := value.get(field)) is not None:
+                yield f"{field}: {found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)}"
 
 
 class _Fault(NamedTuple):
@@ -70,15 +85,22 @@ def read_members(src: str, folder: Folder | None, span: Span) -> Mapping[str, Me
     return [found] if isinstance(found, Diagnostic) else found
 
 
-def parse_members(lines: Iterable[bytes], source: str) -> Mapping[str, Member] | list[Diagnostic]:
-    """Return members by name from JSON lines, or the first faults; `source` is the name of the file."""
+def parse_members(
+    lines: Iterable[bytes], source: str, fields: MemberFields | None = None
+) -> Mapping[str, Member] | list[Diagnostic]:
+    """Return members by name from JSON lines, or their faults. Equal faults have one diagnostic, at their first line.
+
+    Args:
+        source: The name of the file.
+        fields: Those of a file that was not written for a collection; None means exactly `name` and `text`.
+    """
     entries: dict[str, _MemberLine] = {}
-    faults: list[Diagnostic] = []
+    faults = defaultdict[tuple[str, str], list[tuple[_Fault, Span]]](list)
     for number, data in enumerate(lines, 1):
         found: tuple[str, str] | _Fault | None
         try:
             line = data.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-            found = _read(line)
+            found = _read(line, fields)
         except UnicodeDecodeError as error:
             line = data.rstrip(b"\r\n").decode(errors="replace")
             found = _Fault("PC212", f"byte 0x{error.object[error.start]:02x} is not UTF-8", "save the file as UTF-8")
@@ -91,10 +113,14 @@ def parse_members(lines: Iterable[bytes], source: str) -> Mapping[str, Member] |
                 continue
             message = f"member '{name}' is defined twice (first in line {first[1]})"
             found = _Fault("PC203", message, "give one of them another name")
-        faults.append(diagnostic(found.code, found.message, _span(source, number, len(line)), found.fix))
-        if len(faults) == _MAX_FAULTS:
-            break
-    return faults or ListedMembers(source=source, entries=entries)
+        faults[found.code, found.fix].append((found, _span(source, number, len(line))))
+    return [*map(_summary, faults.values())] or ListedMembers(source=source, entries=entries)
+
+
+def _summary(alike: Sequence[tuple[_Fault, Span]]) -> Diagnostic:
+    (fault, span), *others = alike
+    more = f"; {counted(len(others), 'more line')} like this" if others else ""
+    return diagnostic(fault.code, fault.message + more, span, fault.fix)
 
 
 def write_members(texts: Mapping[str, str]) -> Iterator[str]:
@@ -116,7 +142,7 @@ def _span(source: str, line: int, length: int) -> Span:
     return Span(source, line, 1, line, length + 1)
 
 
-def _read(line: str) -> tuple[str, str] | _Fault | None:
+def _read(line: str, fields: MemberFields | None) -> tuple[str, str] | _Fault | None:
     """Return the name and the text of a line, or its fault; None for a line without a member."""
     if not line or line.isspace():
         return None
@@ -126,15 +152,22 @@ def _read(line: str) -> tuple[str, str] | _Fault | None:
             return _Fault("PC224", f"there is more behind the member: {shown(line[stop:])}", _FORM)
     except (ValueError, RecursionError) as error:
         return _Fault("PC224", f"the line is not JSON: {error}", _FORM)
-    if not isinstance(value, dict) or value.keys() != _KEYS:
-        return _Fault("PC224", f"a member has a name and a text, not {shown(value)}", _FORM)
-    name, text = value["name"], value["text"]
+    if not isinstance(value, dict) or (fields is None and value.keys() != _KEYS):
+        fix = f"{_FORM}; {_FIELDS}" if isinstance(value, dict) else _FORM
+        return _Fault("PC224", f"a member has a name and a text, not {shown(value)}", fix)
+    named = fields or MemberFields()
+    if missing := [each for each in (named.name, named.text) if each not in value]:
+        return _Fault("PC224", f"there is no {missing[0]!r} in {shown(value)}", "name a field that all lines have")
+    name, text = value[named.name], value[named.text]
+    if fields is not None:
+        name = as_name(str(name))
     if not isinstance(name, str) or not isinstance(text, str):
         return _Fault("PC224", f"a member has a name and a text, not {shown(value)}", _FORM)
-    if not is_name(name):
-        return _Fault("PC201", f"{quoted(name)} cannot be the name of a member", name_help(name))
+    if not is_member(name):
+        return _Fault("PC201", f"{quoted(name)} cannot be the name of a member", MEMBER_HELP)
     if not text or text.isspace():
         return _Fault("PC224", f"the text of member '{name}' is empty", "write a text, or remove the line")
+    text = "\n".join((*named.shown(value), text))
     if not is_text(text):
         message = f"the text of member '{name}' has half of a surrogate pair, which is no character"
         return _Fault("PC224", message, "write the character itself")

@@ -31,6 +31,8 @@ _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 _INSIDE = f"-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}"
 _NAME = re.compile(f"[{_START}][{_INSIDE}]*")
 _NOT_IN_NAME = re.compile(f"[^{_INSIDE}]+")
+_NOT_IN_MEMBER = re.compile(r"""[\s/,;|!()<>&"'{}\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+""")
+"""Characters that no member has in its name: those that end a path in XML, in a list or in a condition."""
 
 _MAX_QUOTED = 80
 
@@ -64,10 +66,19 @@ def is_name(text: str) -> bool:
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
 
 
+def is_member(text: str) -> bool:
+    """Return whether `text` can be the name of a member of a collection: most texts without whitespace and slashes."""
+    return 0 < len(text) <= MAX_NAME and _NOT_IN_MEMBER.search(text) is None and text not in {".", ".."}
+
+
 def as_name(text: str) -> str:
-    """Return a name that resembles `text`: other characters become hyphens. Different texts can have the same name."""
-    name = _NOT_IN_NAME.sub("-", text)
-    return (name if is_name(name[:1]) else f"_{name}")[:MAX_NAME]
+    """Return a member's name that resembles `text`: other characters become hyphens. Two texts can have one name."""
+    name = _NOT_IN_MEMBER.sub("-", text)[:MAX_NAME]
+    return name if is_member(name) else f"_{name}"
+
+
+MEMBER_HELP = "a name has no whitespace, none of /,;|!()<>&\"'{} and at most 200 characters, such as 17 or wifi.md"
+"""Help for a malformed name of a member."""
 
 
 def name_help(text: str) -> str:
@@ -88,8 +99,12 @@ def is_element(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Return whether `text` is a path: names joined by slashes, with an optional leading slash, and not too long."""
-    return len(text) <= _MAX_PATH and all(is_name(step) for step in text.removeprefix("/").split("/"))
+    """Return whether `text` is a path: names joined by slashes, with an optional leading slash, and not too long.
+
+    The last name can be that of a member.
+    """
+    *names, last = text.removeprefix("/").split("/")
+    return len(text) <= _MAX_PATH and all(map(is_name, names)) and is_member(last)
 
 
 def absolute(path: str, parent: str) -> str:
