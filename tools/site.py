@@ -66,8 +66,12 @@ def stage(pages: Path) -> list[Any]:
         "docs/commands.md": "\n".join(_commands()),
         **{f"docs/{name}.md": _api(title, members) for name, title, members in _members()},
     }
-    for name in ("README.md", "examples/README.md"):
-        written[name] = (ROOT / name).read_text(encoding="utf-8").replace("tour.ipynb)", "tour.md)")
+    for name, old, new in (
+        ("README.md", "tour.ipynb)", "tour.md)"),
+        ("examples/README.md", "tour.ipynb)", "tour.md)"),
+        ("docs/language.md", r"`\|`", "`|`"),  # GitHub needs the escape
+    ):
+        written[name] = (ROOT / name).read_text(encoding="utf-8").replace(old, new)
     for name, text in written.items():
         (pages / name).write_text(text, encoding="utf-8")
 
