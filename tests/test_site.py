@@ -10,7 +10,7 @@ from lxml import html
 import promptcache
 import promptcache.testing
 from promptcache.cli.app import COMMANDS
-from tools import site
+from tools import pictures, site
 
 
 @pytest.mark.process
@@ -29,6 +29,13 @@ def test_the_site_has_every_public_name_command_and_schema(tmp_path: Path) -> No
     gallery = {path.stem for path in (tmp_path / "gallery").glob("*.html")} - {"index"}
     assert gallery == {path.stem for path in (site.ROOT / "schemas").glob("*.xml")}
     assert "The best dish of Miami is stone crab." in (tmp_path / "gallery/travel.html").read_text(encoding="utf-8")
+
+
+def test_pictures_have_the_figures_of_the_pages() -> None:
+    """Pictures are what their script draws from plans and tables; if not, run `python -m tools.pictures`."""
+    drawn = pictures.pictures()
+
+    assert drawn == {name: (pictures.IMAGES / name).read_text(encoding="utf-8") for name in drawn}
 
 
 def test_faults_of_a_site_are_found(tmp_path: Path) -> None:
