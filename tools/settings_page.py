@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from textwrap import fill
 
 from promptcache.cli.settings import parameter_name
 from promptcache.declared import declared, defaults
@@ -17,9 +18,9 @@ HEAD = """# Settings
 
 `python -m tools.settings_page` writes this page from the declarations in `promptcache/settings.py`.
 
-An option has the name of its setting without the unit. `promptcache serve` takes it from the command line, else from
-the environment, else from the TOML file of `--config`, where `--max-body 2MiB` is `max_body = "2 MiB"`. The `args` of
-the [application of Ray Serve](scaling.md#ray-serve) have the same names.
+An option has the name of its setting without the unit. `promptcache serve` takes it from the command line
+(`--max-body 2MiB`), else from the environment (`PROMPTCACHE_MAX_BODY=2MiB`), else from the TOML file of `--config`
+(`max_body = "2 MiB"`). The `args` of the [application of Ray Serve](scaling.md#ray-serve) have the same names.
 """
 PARTS = (
     (
@@ -51,7 +52,8 @@ def page() -> str:
 
 def _part(owner: type, title: str, words: str) -> str:
     rows = "".join(f"| {' | '.join(cells)} |\n" for cells in _rows(owner))
-    return f"\n## {title}\n\n{words}\n\n| setting | option | variable | default | |\n|---|---|---|---|---|\n{rows}"
+    text = fill(words, 120, break_long_words=False, break_on_hyphens=False)
+    return f"\n## {title}\n\n{text}\n\n| setting | option | default | |\n|---|---|---|---|\n{rows}"
 
 
 def _rows(owner: type) -> Iterator[tuple[str, ...]]:
@@ -60,15 +62,11 @@ def _rows(owner: type) -> Iterator[tuple[str, ...]]:
     for name, what in declared(owner).items():
         if name in inherited:
             continue
-        option = variable = ""
-        if what.on_command_line:
-            parameter = parameter_name(name, what)
-            option = f"`--{parameter.replace('_', '-')}`"
-            variable = f"`PROMPTCACHE_{parameter.upper()}`"
+        option = f"`--{parameter_name(name, what).replace('_', '-')}`" if what.on_command_line else ""
         default = defaults(owner)[name]
         plain = f"`{default!r}`" if default is None or isinstance(default, str | float | int) else ""
         shown = size_text(default) if default and what.kind.unit == "bytes" else plain
-        yield f"`{name}`", option, variable, shown, f"{what.words} Values: {what.kind.words.rstrip(',')}."
+        yield f"`{name}`", option, shown, f"{what.words} Values: {what.kind.words.rstrip(',')}."
 
 
 if __name__ == "__main__":
