@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,7 +64,7 @@ def stage(pages: Path) -> list[Any]:
         "site.css": _beside(".css") + HTML_STYLE,
         "examples/tour.md": "\n\n".join(_cells(tour, pages)),
         "docs/commands.md": "\n".join(_commands()),
-        **{f"docs/{name}.md": _api(title, members) for name, title, members in _members()},
+        **{f"docs/{name}.md": text for name, text in _api()},
     }
     for name, old, new in (
         ("README.md", "tour.ipynb)", "tour.md)"),
@@ -150,26 +150,32 @@ def _command(parent: click.Context, name: str) -> Iterator[str]:
             yield from _command(context, inside)
 
 
-def _members() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the name, the title and the members of each page of the API."""
+def _api() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each page of the API."""
     errors = {name for name in promptcache.__all__ if _is_error(getattr(promptcache, name))}
     others = sorted({*promptcache.__all__} - errors, key=lambda name: (name != "Engine", name))
-    yield "api", "promptcache", [f"promptcache.{name}" for name in others]
-    yield "api-errors", "Errors in Python", [f"promptcache.{name}" for name in sorted(errors)]
-    yield "api-testing", "promptcache.testing", [f"promptcache.testing.{name}" for name in promptcache.testing.__all__]
+    testing = promptcache.testing.__all__
+    yield "api", f"# promptcache\n\n{_entries('promptcache', others)}"
+    yield "api-errors", f"# Errors in Python\n\n{_entries('promptcache', sorted(errors))}"
+    yield "api-testing", f"# promptcache.testing\n\n{_entries('promptcache.testing', testing)}"
     pages = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-    imports = re.findall(r"^from promptcache\.(?!testing)([\w.]+) import (.+)$", pages, re.MULTILINE)
-    further = {f"promptcache.{room}.{name}" for room, names in imports for name in names.split(", ")}
-    shown = [path for path in further if path.rpartition(".")[2] not in promptcache.__all__]
-    yield "api-further", "Further modules", sorted(shown)
+    further: dict[str, set[str]] = {}
+    for module, names in re.findall(r"^from (promptcache\.(?!testing)[\w.]+) import (.+)$", pages, re.MULTILINE):
+        further.setdefault(module, set()).update({*names.split(", ")} - {*promptcache.__all__})
+    text = "\n".join(
+        f"## {module}\n\n{_entries(module, sorted(further[module]), level=3)}" for module in sorted(further)
+    )
+    yield "api-further", f"# Further modules\n\nWhat examples of these pages import from them.\n\n{text}"
 
 
 def _is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _api(title: str, members: list[str]) -> str:
-    return f"# {title}\n\n" + "\n".join(f"::: {member}\n" for member in members)
+def _entries(module: str, names: Iterable[str], level: int = 2) -> str:
+    """Return the names for mkdocstrings. A function is named within the file that has its name, and would hide it."""
+    paths = (f"{name}.{name}" if (ROOT / module.replace(".", "/") / f"{name}.py").exists() else name for name in names)
+    return "".join(f"::: {module}.{path}\n    options:\n      heading_level: {level}\n\n" for path in paths)
 
 
 if __name__ == "__main__":
