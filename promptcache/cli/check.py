@@ -26,11 +26,11 @@ from promptcache.cli.documents import (
 from promptcache.cli.exits import findings_code
 from promptcache.cli.options import DOCUMENT, Output, context_option, model_option, schemas_option, with_json
 from promptcache.cli.output import write_text
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, counted
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, counted, diagnostic
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
 if TYPE_CHECKING:
-    from promptcache.cli.request import LaidOut, TokenLimits
+    from promptcache.cli.request import LaidOut, TokenLimits, WarmCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,14 @@ class DocumentReport:
         file: As in its spans: the path as given, or "<stdin>".
         schema: For a prompt, the file of the schema that it was checked against.
         note: Why the check is not complete.
+        warm: What `warm` encodes of a schema, if there is a model.
     """
 
     file: str
     kind: DocumentKind
     schema: str | None = None
     note: str | None = None
+    warm: WarmCost | None = None
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -155,16 +157,20 @@ class _Checker:
     def schema(self, document: InputDocument) -> CheckedSchema | None:
         """Check a schema once; return it, or None if it has errors."""
         if document.name not in self._schemas:
+            cost = None
             try:
                 schema = checked_schema(document)
                 diagnostics = schema.warnings
                 if self._limits is not None:
                     layout = self._layouts[document.name] = self._limits.lay_out(schema)
                     diagnostics += layout[0].warnings
+                    cost = self._limits.warm_cost(schema, layout[0])
+            except ContextLengthExceeded as error:  # of a member; the layout is there
+                diagnostics += (diagnostic("PC504", str(error), schema.source.span),)
             except LanguageError as error:
                 schema, diagnostics = None, error.diagnostics
             self._schemas[document.name] = schema
-            report = DocumentReport(file=document.name, kind=DocumentKind.SCHEMA, diagnostics=diagnostics)
+            report = DocumentReport(file=document.name, kind=DocumentKind.SCHEMA, diagnostics=diagnostics, warm=cost)
             self.reports[document.name] = report
         return self._schemas[document.name]
 
@@ -209,6 +215,7 @@ def _print(report: CheckReport) -> None:
 
         print_diagnostics(report.diagnostics)
     notes = [f"note: {each.file}: {each.note}" for each in report.documents if each.note]
+    notes += [f"{each.file}: warm encodes {each.warm} in {each.warm.dtype}" for each in report.documents if each.warm]
     write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
 
 

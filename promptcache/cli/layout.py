@@ -29,16 +29,13 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import number_text, tell
-from promptcache.cli.request import LaidOut, TokenLimits, all_encodings
+from promptcache.cli.request import LaidOut, TokenLimits, WarmCost, all_encodings
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import SchemaError, as_data, counted, size_text
 from promptcache.language import Repair, count_combinations, resolve_prompt
 from promptcache.layout import Encoding, Plan, make_plan
 from promptcache.picture import Part, PartKind, Use, facts, html_page, svg_picture, title, view
 from promptcache.tokenizer import Dtype, ModelFacts, read_facts
-
-_MAX_COUNTED = 10_000
-"""Maximum number of encodings of `warm` that are counted."""
 
 
 @click.command("layout")
@@ -126,8 +123,8 @@ class LayoutView:
     Attributes:
         num_positions: Of all modules and whole slots, without the text of a prompt.
         num_tokens: All encoded tokens, those of scaffolds included.
-        num_warm_encodings, num_warm_tokens: What `warm` encodes, with pairs of modules and members of collections. At
-            most 10,000 encodings are counted; none of a schema that is too long.
+        warm: What `warm` encodes, with pairs of modules and members of collections; nothing of a schema that is too
+            long.
         num_combinations: Valid sets of modules; more than that where `combinations_exact` is false.
         tree: The schema, or the prompt if there is one.
         prompt: The counts of a plan; None where no prompt was given.
@@ -139,8 +136,7 @@ class LayoutView:
     num_encodings: int
     num_tokens: int
     kv_bytes: int
-    num_warm_encodings: int
-    num_warm_tokens: int
+    warm: WarmCost
     num_combinations: int
     combinations_exact: bool
     tree: Part
@@ -160,11 +156,6 @@ def view_layout(
     """
     layout, variants = laid_out
     num_tokens = sum(each.encoding.num_tokens for each in variants)
-    sizes = dict[str, int]()
-    for each in warmed:
-        sizes[each.digest] = each.num_tokens
-        if len(sizes) == _MAX_COUNTED:
-            break
     combinations = count_combinations(layout.schema.rules)
     return LayoutView(
         schema=layout.schema.name,
@@ -173,8 +164,7 @@ def view_layout(
         num_encodings=len(variants),
         num_tokens=num_tokens,
         kv_bytes=num_tokens * model.token_bytes,
-        num_warm_encodings=len(sizes),
-        num_warm_tokens=sum(sizes.values()),
+        warm=WarmCost.of(warmed, model),
         num_combinations=combinations.number,
         combinations_exact=combinations.exact,
         tree=view(plan or layout, model.token_bytes),
@@ -186,7 +176,7 @@ def print_layout(shown: LayoutView, console: Console, plan: Plan | None = None) 
     """Print the tree of a schema or prompt, and the totals below it."""
     model, root = shown.model, shown.tree
     head = Text(shown.schema, style="bold").append(f"  positions [0, {root.stop:,})", style="not bold")
-    head.append(f" · {model.name}, KV in {model.dtype}, {size_text(model.token_bytes)} per token", style="not bold dim")
+    head.append(f" · {model}", style="not bold dim")
     tree = Tree(head, guide_style="dim")
     _add(tree, root)
     console.print(tree)
@@ -199,11 +189,8 @@ def _lines(shown: LayoutView, plan: Plan | None) -> Iterator[str | Text]:
         yield plan_line(plan, "prompt: ", f"{counted(plan.num_reused_tokens, 'token')} reused")
     encodings = counted(shown.num_encodings, "encoding")
     yield f"to be encoded: {counted(shown.num_tokens, 'token')} in {encodings} · {size_text(shown.kv_bytes)}"
-    if shown.num_warm_encodings > shown.num_encodings:
-        more = "more than " if shown.num_warm_encodings == _MAX_COUNTED else ""
-        nbytes = size_text(shown.num_warm_tokens * shown.model.token_bytes)
-        words = f"{more}{counted(shown.num_warm_tokens, 'token')} in {shown.num_warm_encodings:,} encodings · {nbytes}"
-        yield f"by warm, with pairs and members: {words}"
+    if shown.warm.num_encodings > shown.num_encodings:
+        yield f"by warm, with pairs and members: {shown.warm}"
     yield f"valid combinations of modules: {number_text(shown.num_combinations, exact=shown.combinations_exact)}"
     limit = shown.model.max_positions
     of = "" if limit is None else f" of {limit:,}"

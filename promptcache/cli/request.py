@@ -18,7 +18,7 @@ from promptcache.cli.documents import (
 )
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.output import slot_name
-from promptcache.diagnostics import PromptError, did_you_mean
+from promptcache.diagnostics import PromptError, counted, did_you_mean, size_text
 from promptcache.language import (
     Argument,
     CheckedSchema,
@@ -47,10 +47,20 @@ from promptcache.layout import (
     pair_encodings,
     run_variants,
 )
-from promptcache.tokenizer import HubTokenizer, Tokenizer, declared_positions, model_folder
+from promptcache.tokenizer import (
+    Dtype,
+    HubTokenizer,
+    ModelFacts,
+    Tokenizer,
+    declared_positions,
+    model_folder,
+    read_facts,
+)
 
 LaidOut: TypeAlias = tuple[Layout, tuple[Variant, ...]]
 """A layout, and what `run_variants` returns for it."""
+
+_MAX_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +134,16 @@ class TokenLimits:
         if self.max_positions is not None:
             check_length(layout, variants, self.max_positions, f"model '{self.model}'")
 
+    def warm_cost(self, schema: CheckedSchema, layout: Layout) -> WarmCost:
+        """Return what `warm` encodes of a schema, in the dtype of `config.json`.
+
+        Raises:
+            UnsupportedModel: `config.json` does not declare layers and heads.
+            ContextLengthExceeded: A member alone needs more positions than the model has.
+        """
+        facts = read_facts(self.model, self.folder, Dtype.AUTO)
+        return WarmCost.of((each for _, each in all_encodings(schema, layout, self.tokenizer)), facts)
+
     def plan(self, selection: Selection, laid_out: LaidOut, max_new_tokens: int = 1, repair: str | None = None) -> Plan:
         """Plan a prompt as an engine does.
 
@@ -149,6 +169,37 @@ def all_encodings(
     yield from ((each.module(layout), each.encoding) for each in variants)
     yield from pair_encodings(layout, variants)
     yield from member_encodings(schema, declared_members(schema), layout, variants, tokenizer, codec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmCost:
+    """What `warm` encodes of a schema: at most 10,000 encodings are counted.
+
+    Attributes:
+        nbytes: Bytes of their KV in `dtype`.
+    """
+
+    num_encodings: int
+    num_tokens: int
+    nbytes: int
+    dtype: Dtype
+
+    @classmethod
+    def of(cls, encodings: Iterable[Encoding], model: ModelFacts) -> WarmCost:
+        """Count encodings, each once."""
+        sizes = dict[str, int]()
+        for each in encodings:
+            sizes[each.digest] = each.num_tokens
+            if len(sizes) == _MAX_COUNTED:
+                break
+        number = sum(sizes.values())
+        nbytes = number * model.token_bytes
+        return cls(num_encodings=len(sizes), num_tokens=number, nbytes=nbytes, dtype=model.dtype)
+
+    def __str__(self) -> str:
+        more = "more than " if self.num_encodings == _MAX_COUNTED else ""
+        tokens, encodings = counted(self.num_tokens, "token"), counted(self.num_encodings, "encoding")
+        return f"{more}{tokens} in {encodings} · {size_text(self.nbytes)}"
 
 
 def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:

@@ -118,12 +118,11 @@ def _stored_bytes(options: EngineOptions, folder: Path) -> Callable[[int], int]:
     dtype = Dtype(options.dtype)
     facts = read_facts(options.model, folder, dtype)
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
-    widened = dtype is Dtype.AUTO and facts.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
     shape = KVShape(
         num_layers=facts.num_layers,
         num_kv_heads=facts.num_kv_heads,
         head_dim=facts.head_dim,
-        dtype=torch.float32 if widened else getattr(torch, facts.dtype),
+        dtype=torch.float32 if facts.is_wider_on_cpu and on_cpu else getattr(torch, facts.dtype),
         device=torch.device("cpu"),
     )
     return lambda num_tokens: stored_bytes(Codec(options.keep), shape, num_tokens)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel, size_text
 
 LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 """Names under which configurations declare the number of positions."""
@@ -40,17 +40,23 @@ class ModelFacts:
     Attributes:
         name: As the user gave it.
         dtype: Of the KV.
+        is_wider_on_cpu: Whether an engine on a CPU computes in float32: that of a float16 checkpoint with `auto` does.
         token_bytes: Keys and values of one token in all layers.
         max_positions: None if the configuration does not declare it.
     """
 
     name: str
     dtype: Dtype
+    is_wider_on_cpu: bool
     num_layers: int
     num_kv_heads: int
     head_dim: int
     token_bytes: int
     max_positions: int | None
+
+    def __str__(self) -> str:
+        wider = ", twice on a CPU" if self.is_wider_on_cpu else ""
+        return f"{self.name}, KV in {self.dtype}, {size_text(self.token_bytes)} per token{wider}"
 
 
 def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
@@ -71,6 +77,7 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
     return ModelFacts(
         name=model,
         dtype=chosen,
+        is_wider_on_cpu=dtype is Dtype.AUTO and chosen is Dtype.FLOAT16,
         num_layers=layers,
         num_kv_heads=kv_heads,
         head_dim=head_dim,

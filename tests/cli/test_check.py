@@ -146,6 +146,11 @@ COUNTED = {
     "argument": ("travel.xml", f'<prompt schema="travel"><plan days="{LONG}"/></prompt>', "PC501"),
     "default": (f'<schema name="d"><parameter name="p" length="2" default="{LONG}"/></schema>', None, "PC502"),
     "schema": (LARGE.format('<parameter name="p" length="5000"/>'), None, "PC503"),
+    "member": (
+        f'<schema name="m"><collection name="c"><module name="n">{"word " * 5000}</module></collection></schema>',
+        '<prompt schema="m"><c><n/></c></prompt>',
+        "PC504",
+    ),
     "prompt": ("travel.xml", f'<prompt schema="travel"><miami/>{"word " * 5000}</prompt>', "PC504"),
     "empty": ('<schema name="e"><module name="a">A</module></schema>', '<prompt schema="e"/>', "PC506"),
     "warning": (RESERVED, None, "PC505"),

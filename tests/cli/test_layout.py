@@ -38,6 +38,7 @@ def view(text: str = SCHEMA) -> LayoutView:
     facts = ModelFacts(
         name="bytes",
         dtype=Dtype.FLOAT32,
+        is_wider_on_cpu=False,
         num_layers=1,
         num_kv_heads=1,
         head_dim=1,
@@ -77,7 +78,7 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
 
 
 def test_the_cost_of_warming_is_that_of_warm(command: Command, folder: Path) -> None:
-    """`layout` and `warm --estimate` have the same numbers. Without pairs and members, there is no line of its own."""
+    """`layout`, `check --model` and `warm --estimate` have the same numbers. Without pairs and members, there is no line of its own."""
     (folder / "plain.xml").write_text('<schema name="plain"><module name="a">One.</module></schema>', encoding="utf-8")
     (folder / "more.xml").write_text(
         """<schema name="more"><module name="a">One.</module><module name="b">Two.</module>
@@ -87,8 +88,10 @@ def test_the_cost_of_warming_is_that_of_warm(command: Command, folder: Path) -> 
     for name, has_more in (("plain.xml", False), ("more.xml", True), ("travel.xml", True)):
         (estimate,) = data(command("warm", name, "--estimate", "--json"))["schemas"]
         found = data(command("layout", name, "--json"))
-        assert found["num_warm_encodings"] == estimate["num_encodings"]
-        assert found["num_warm_tokens"] == estimate["num_tokens"]
+        assert found["warm"] == data(command("check", name, "--model", "demo", "--json"))["documents"][0]["warm"]
+        assert found["warm"]["num_encodings"] == estimate["num_encodings"]
+        assert found["warm"]["num_tokens"] == estimate["num_tokens"]
+        assert f"{name}: warm encodes {estimate['num_tokens']} " in command("check", name, "--model", "demo").stdout
         line = (
             f"by warm, with pairs and members: {estimate['num_tokens']} tokens in {estimate['num_encodings']} encodings"
         )
@@ -193,10 +196,10 @@ def test_modules_of_one_text_count_once_of_the_limit(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit counts different encodings: members of a union with one text share theirs, and hide no others."""
-    monkeypatch.setattr(import_module("promptcache.cli.layout"), "_MAX_COUNTED", 3)
+    monkeypatch.setattr(import_module("promptcache.cli.request"), "_MAX_COUNTED", 3)
     modules = (
         '<union><module name="a">Same.</module><module name="b">Same.</module></union><module name="c">Other.</module>'
     )
     (folder / "same.xml").write_text(f'<schema name="same" context="guaranteed">{modules}</schema>', encoding="utf-8")
 
-    assert data(command("layout", "same.xml", "--json"))["num_warm_encodings"] == 3
+    assert data(command("layout", "same.xml", "--json"))["warm"]["num_encodings"] == 3
