@@ -185,11 +185,6 @@ class KVMemory:
                 self._evict(self._policy.victims(-(-self._policy.nbytes // 2)) or ())
         return run()
 
-    def recipe(self, key: str) -> Recipe | None:
-        """Return the recipe of the encoding that is kept under `key`."""
-        entry = self._entries.get(key)
-        return None if entry is None else entry.recipe
-
     def recipes(self) -> tuple[Recipe, ...]:
         """Return the recipes of all encodings that are kept."""
         with self._lock:

@@ -24,6 +24,7 @@ from promptcache.kv.codec import StoredEncoding, apply_codec, from_stored, to_st
 from promptcache.kv.eviction import encoding_cost
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
+from promptcache.kv.host import HostMemory
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory import KVMemory
 from promptcache.kv.model_names import Fingerprinted, ModelNames
@@ -72,7 +73,7 @@ class Store(Unpicklable):
     Attributes:
         memory: The memory on the model's device. Requests link KV from here. History and joined copies are kept there,
             too.
-        host: Host memory, for models on another device, or None.
+        host: Host memory, for models on another device, or None. It has KV as its codec stores it.
         blob_tiers: Persistent tiers, fastest first.
     """
 
@@ -96,8 +97,7 @@ class Store(Unpicklable):
         """
         self.memory, self.blob_tiers = KVMemory(shape, budget_bytes=budget_bytes), tuple(blob_tiers)
         self._model_names = ModelNames()
-        on_host = replace(shape, device=torch.device("cpu"))
-        self.host = None if host_bytes is None else KVMemory(on_host, budget_bytes=host_bytes)
+        self.host = None if host_bytes is None else HostMemory(host_bytes)
         self._notes: OrderedDict[str, Mapping[str, str]] = OrderedDict()  # by last call
         self._failing: dict[tuple[str, str], str] = {}  # the reason, by operation and tier
         self._faults = deque[str](maxlen=_MAX_FAULTS)
@@ -274,23 +274,32 @@ class Store(Unpicklable):
         return True
 
     @property
-    def _memories(self) -> tuple[KVMemory, ...]:
+    def _memories(self) -> tuple[KVMemory | HostMemory, ...]:
         return (self.memory,) if self.host is None else (self.memory, self.host)
 
     def _cost(self, recipe: Recipe) -> float:
         return encoding_cost(recipe) * int(self._notes.get(recipe.key, {}).get("priority", 1))
 
-    def _keep(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
-        """Copy KV to the memories; without room, link it where it is, in its mapped file if possible."""
-        device, cost = self.memory.shape.device, self._cost(recipe)
-        kept = [memory.offer(recipe, keys, values, cost) for memory in self._memories]
-        return kept[0] or KV(keys=keys.to(device), values=values.to(device))
+    def _keep(
+        self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, stored: StoredEncoding | None = None
+    ) -> KV:
+        """Copy KV to the memories; without room, link it where it is, in its mapped file if possible.
 
-    def _from_host(self, host: KVMemory, key: str) -> Lookup | None:
-        found, recipe = host.find(key), host.recipe(key)
-        if found is None or recipe is None:
-            return None
-        return Lookup(self._keep(recipe, found.keys, found.values), Tier.HOST, found.nbytes)
+        Args:
+            stored: The same KV as its codec stores it, if a tier had it.
+        """
+        device, cost = self.memory.shape.device, self._cost(recipe)
+        if self.host is not None and recipe.key not in self.host:
+            self.host.offer(stored or to_stored(recipe, keys, values), cost)
+        kept = self.memory.offer(recipe, keys, values, cost)
+        return kept or KV(keys=keys.to(device), values=values.to(device))
+
+    def _from_host(self, host: HostMemory, key: str) -> Lookup | None:
+        stored = host.find(key)
+        return None if stored is None else Lookup(self._decoded(stored), Tier.HOST, stored.nbytes)
+
+    def _decoded(self, stored: StoredEncoding) -> KV:
+        return self._keep(stored.recipe, *from_stored(stored, self.memory.shape.device), stored)
 
     def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
         faults: dict[str, list[str]] = {key: [] for key in keys}
@@ -300,8 +309,7 @@ class Store(Unpicklable):
             for key, stored in self._read(tier, wanted, faults):
                 if stored is not None:
                     self._write(stored, self.blob_tiers[:rank], faults[key])
-                    kv = self._keep(stored.recipe, *from_stored(stored, self.memory.shape.device))
-                    found[key] = Lookup(kv, tier.kind, stored.nbytes, tuple(faults[key]))
+                    found[key] = Lookup(self._decoded(stored), tier.kind, stored.nbytes, tuple(faults[key]))
         return {key: found.get(key) or Lookup(None, faults=tuple(faults[key])) for key in keys}
 
     def _read(

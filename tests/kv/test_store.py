@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import KV, Codec, FileTier, KVShape, Recipe, Store, Tier
+from promptcache.kv import KV, Codec, FileTier, KVShape, Recipe, Store, StoredEncoding, Tier, apply_codec, stored_bytes
 from tests.kv.stored import DictTier
 from tests.kv.stored import recipe as recipe_of
 
@@ -115,6 +115,29 @@ def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
     assert tiers == [Tier.REMOTE, Tier.MEMORY, Tier.HOST, Tier.DISK]
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+def test_host_memory_has_kv_as_its_codec_stores_it(tmp_path: Path, codec: Codec) -> None:
+    """Host memory takes the bytes of a file, whether the KV was computed or read, and gives the same KV as the codec."""
+    shape = KVShape(num_layers=2, num_kv_heads=2, head_dim=64, dtype=torch.bfloat16, device=torch.device("cpu"))
+    made, disk = recipe("a", 512, codec), FileTier(tmp_path)
+    keys, values = torch.randn(2, 2, 2, 512, 64, dtype=torch.bfloat16)
+    expected = apply_codec(made, keys, values)
+    store, reader = (Store(shape, (disk,), host_bytes=10**7) for _ in range(2))
+    store.put(made, keys, values)
+    reader.get(made.key)
+
+    for each in (store, reader):
+        assert each.host is not None
+        each.memory.clear()
+        found = each.get(made.key)
+        assert found.tier is Tier.HOST
+        assert found.kv is not None
+        assert torch.equal(found.kv.keys, expected[0])
+        assert torch.equal(found.kv.values, expected[1])
+        assert each.host.nbytes() == found.moved_bytes == stored_bytes(codec, shape, 512)
+    assert stored_bytes(Codec.INT8, shape, 512) < 0.6 * stored_bytes(Codec.FULL, shape, 512)
+
+
 @pytest.mark.parametrize("method", ["delete", "get", "get_many"])
 def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
     """A call with a valid and an invalid key raises `StoreError` before any tier handles either of them."""
@@ -141,9 +164,9 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
             return super().read(key)
 
     class Watching(Store):
-        def _keep(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
+        def _decoded(self, stored: StoredEncoding) -> KV:
             waiting.append(len(started) - len(waiting))
-            return super()._keep(made, keys, values)
+            return super()._decoded(stored)
 
     made = [recipe(str(number)) for number in range(40)]
     first = Store(SHAPE, (FileTier(tmp_path),))
