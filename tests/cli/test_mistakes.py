@@ -65,7 +65,7 @@ CASES = """
 3  | layout prompts | error[PC010]: this is a folder
 3  | layout /dev/null | error[PC010]: this is a pipe or a device
 3  | layout gone.xml | error[PC010]: there is no such file
-3  | layout qqq | has broken.xml, 
+3  | layout qqq | has broken.xml,
 3  | layout travel.xml --model prompts | save the model's tokenizer there
 2  | serve travel.xml | (travel.xml); an option names a file, as in --schema FILE
 2  | serve --port http | 'http' is not allowed: a whole number from 0 to 65535 is expected

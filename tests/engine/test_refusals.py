@@ -173,7 +173,13 @@ def test_a_device_is_one_that_is_there(device: Any) -> None:
 
 @pytest.mark.parametrize(
     ("option", "meant"),
-    [("divice", "'device'"), ("kept", "'keep'"), ("revison", "'revision'"), ("memory", "store=StoreConfig.memory_bytes="), ("qqq", "its options are device, ")],
+    [
+        ("divice", "'device'"),
+        ("kept", "'keep'"),
+        ("revison", "'revision'"),
+        ("memory", "store=StoreConfig.memory_bytes="),
+        ("qqq", "its options are device, "),
+    ],
 )
 def test_a_misspelt_option_is_not_blamed_on_the_model(option: str, meant: str) -> None:
     """An option that neither we nor transformers have is named, with the nearest one."""

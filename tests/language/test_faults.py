@@ -111,6 +111,24 @@ def test_prompts_are_refused_in_place(prompt: str, code: str, message: str, advi
     check(first_of_prompt(text, schema), code, place, message, advice)
 
 
+def test_a_document_of_the_other_kind_names_what_to_give() -> None:
+    """A schema in place of a prompt gets the prompt to write, and a prompt in place of a schema the schema to name."""
+    check(
+        first_of_schema('<prompt schema="s"/>'), "PC107", (1, 2), "", 'name the file of its schema, <schema name="s">'
+    )
+    check(first_of_prompt('<schema name="s"/>'), "PC107", (1, 2), "", 'a prompt for it, <prompt schema="s">…</prompt>')
+
+
+def test_an_attribute_with_a_typo_is_one_fault() -> None:
+    """A required attribute under a name that means it is not reported as missing, too."""
+    with pytest.raises(LanguageError) as caught:
+        parse_schema('<schema name="s"><module id="a">A</module><parameter nmae="b"/></schema>')
+
+    found = [(each.code, each.help) for each in caught.value.diagnostics]
+    meant = ("PC103", "did you mean 'name'?")
+    assert sorted(found) == [meant, meant, ("PC104", 'add length="…"')]
+
+
 def test_paths_with_dots_in_python_get_the_path() -> None:
     """`use("a.b")` gets the path with slashes as help."""
     check(first_of_prompt(Prompt("s").use("drugs.apixaban")), "PC401", None, "", "/drugs/apixaban")

@@ -41,15 +41,15 @@ def read_attributes(element: Element, node: type[Any], faults: FaultList) -> dic
     written = {attribute.name: attribute for attribute in element.attributes}
     places = tuple((name, tuple(_words(each, declared.get(name)))) for name, each in written.items())
     fields: dict[str, Any] = {"span": element.span, "places": places}
-    for unknown in (each for name, each in written.items() if name not in declared):
-        message = f"<{element.name}> has no attribute '{unknown.name}'"
-        faults.add("PC103", message, unknown.span, _instead(element, unknown, [*declared]))
+    fixes = {name: _instead(element, each, [*declared]) for name, each in written.items() if name not in declared}
+    for name, fix in fixes.items():
+        faults.add("PC103", f"<{element.name}> has no attribute '{name}'", written[name].span, fix)
     for each in declared.values():
         attribute, other = written.get(each.name), each.declared.alias_of
         if each.required:
             fields[each.field] = None
         if attribute is None:
-            if each.required:
+            if each.required and f"did you mean '{each.name}'?" not in fixes.values():
                 faults.append(missing(element, each.name))
         elif other and other in written:
             message = f"'{each.name}' is another name for '{other}': use only one of them"
