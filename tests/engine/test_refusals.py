@@ -201,6 +201,12 @@ def test_an_error_in_a_batch_names_the_prompt(wrong: str, options: dict[str, Any
         engine_of().generate_batch([PROMPT, wrong], **options)
 
 
+def test_limits_of_a_service_are_an_object_of_their_class() -> None:
+    """A dict of limits is shown, with what is expected."""
+    with pytest.raises(InvalidValue, match=r"limits={'max_rows': 2} is not allowed: ServiceLimits\(max_rows="):
+        engine_of().service({"max_rows": 2})  # type: ignore[arg-type]
+
+
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     """Unreadable weights and contradicting configurations are refused."""
     gpt2().save_pretrained(tmp_path)
