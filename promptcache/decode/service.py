@@ -119,7 +119,7 @@ class Service(Unpicklable):
         Raises:
             QueueFull: Too many requests or tokens wait.
             ServiceClosed: The service does not take requests, or was made before this process was forked.
-            As `Engine.generate`, for requests that are not valid.
+            PromptCacheError: As `Engine.generate`, for requests that are not valid.
         """
         FUNCTION.check("listener", listener, InvalidValue)
         return self.submit_request(self.request(prompt, reuse=reuse, **options), listener)

@@ -22,7 +22,8 @@ class Setting:
 
     Attributes:
         name: "context=guaranteed", for example. It is also the name of the option `--setting`.
-        attribute, value: The attribute of the schema's root element that changes; empty if none does.
+        attribute: The attribute of the schema's root element that changes; empty if none does.
+        value: Its value.
     """
 
     name: str

@@ -95,12 +95,14 @@ class PrefixHit(Unpicklable):
 
 
 class PrefixCache(Unpicklable):
-    """KV of the prefixes of token rows, for a loop that calls the model itself. Thread-safe.
+    """KV of the prefixes of sequences of tokens, for a loop that calls the model itself. Thread-safe.
 
+    ```python
     hit = cache.get(input_ids, attention_mask)
     out = engine.model.hf(**hit.inputs)
     logits = hit.last_logits(out)
     cache.update(hit, out)
+    ```
     """
 
     _instead = "make one in each process"

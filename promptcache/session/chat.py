@@ -107,7 +107,7 @@ class Chat(Unpicklable):
 
         Raises:
             ContextLengthExceeded: The conversation needs more positions than the model has.
-            As `Engine.generate`.
+            PromptCacheError: As `Engine.generate`.
         """
         before, question = self.turns, self._next(text, results)
         (completion,) = answer([self._request(question, results, output, options)], self._requests.executor)
@@ -159,12 +159,11 @@ class Chat(Unpicklable):
         """Write the conversation as JSON to a file, for `Engine.load_chat`. The salt and the KV are not written.
 
         Args:
-            path: The file. It is replaced.
+            path: The file. It is replaced; after an error it is as before.
 
         Raises:
             OSError: The file cannot be written.
             PromptError: A text of the prompt cannot be written as XML.
-            An earlier file is then as before.
         """
         PATH.check("path", path, InvalidValue)
         saved = SavedChat(
