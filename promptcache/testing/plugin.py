@@ -11,7 +11,8 @@ without the option. Neither torch nor transformers is imported when pytest start
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from promptcache.testing.subject import Subject
 
 _SUFFIXES = (".xml", ".xml.j2")
+_FAILING = re.compile(r"prompt: (.*)\npositions: ", re.DOTALL)  # as `PromptCase.report` begins
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,6 +78,22 @@ def promptcache_engine(request: pytest.FixtureRequest) -> Engine:
 
     model = request.config.getoption("--promptcache-model")
     return Engine.from_pretrained(model) if model else Engine(tiny_model(), ByteTokenizer())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Write the prompt of a property test that failed to a file, and report it with the statistics of Hypothesis."""
+    report = yield
+    error = None if call.excinfo is None else call.excinfo.value
+    if failing := next(filter(None, map(_FAILING.match, getattr(error, "__notes__", ()))), None):
+        path = item.config.rootpath / ".promptcache" / f"{re.sub(r'[^-.0-9A-Z_a-z]+', '-', item.nodeid)}.xml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{failing[1]}\n", encoding="utf-8")
+        told = (f"kept in {_shown(path)}", *getattr(item, "hypothesis_statistics", ()))
+        report.sections.append(("failing prompt", "\n".join(told)))
+    return report
 
 
 class SchemaFile(pytest.File):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcache.language import Prompt
 from promptcache.testing import check, plugin
 
 pytest_plugins = ["pytester"]
@@ -202,6 +203,23 @@ def test_other_errors_have_a_type_and_a_traceback(
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*def runtest*", "*KeyError: 'lost'"])
+
+
+def test_a_failing_prompt_is_a_file(pytester: pytest.Pytester, folder: Path) -> None:
+    """The smallest prompt of a property test is kept, and the report has the statistics of its examples."""
+    (folder / "test_shop.py").write_text(
+        "from hypothesis import given\nfrom promptcache.testing import prompts\n\n"
+        "@given(prompts('schemas/shop.xml'))\ndef test_short(case):\n    assert 'terms' not in case.selection.modules\n"
+    )
+
+    result = run(pytester, "schemas/test_shop.py")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*failing prompt*", "kept in .promptcache/schemas-test_shop.py-test_short.xml", "*fail*"]
+    )
+    kept = pytester.path / ".promptcache" / "schemas-test_shop.py-test_short.xml"
+    assert Prompt.from_file(kept) == Prompt("shop").use("terms")
 
 
 def test_the_engine_fixture_answers(pytester: pytest.Pytester) -> None:
