@@ -265,6 +265,19 @@ def _look_for(prompt: Prompt, near: InputDocument, folders: Iterable[Path], sour
     raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
 
 
+def only_schema(sources: Sources) -> InputDocument:
+    """Return the only schema in the working directory, or in `schemas` in it.
+
+    Raises:
+        UsageMistake: There is none, or several.
+    """
+    found = next(filter(None, ([*_schemas_in(folder)] for folder in (Path(), Path("schemas")))), [])
+    if len(found) != 1:
+        names = " and ".join(each.name for each in found) or "none"
+        raise UsageMistake(f"name the schema with --schema FILE: there is not one here, but {names}")
+    return read(found[0].name, sources)
+
+
 def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
     return PromptError([diagnostic("PC422", message, prompt.span, fix)])
 

@@ -13,6 +13,7 @@ from promptcache.cli.documents import (
     Sources,
     checked_schema,
     find_schema,
+    only_schema,
     parsed_prompt,
     read,
 )
@@ -211,6 +212,26 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     """
     document = read(file, sources)
     return _filled_in(_found(parsed_prompt(document), document, schema_files, sources), words, sources)
+
+
+def ask_request(
+    question: str, modules: Iterable[str], schema_files: Sequence[str], words: Sequence[str], sources: Sources
+) -> CheckedRequest:
+    """Return the request of a question about modules of a schema, without a prompt file. Checks are `read_request`'s.
+
+    Raises:
+        LanguageError: The schema has faults, or the modules are no valid prompt.
+        UsageMistake: The schema is not clear, or as for `read_request`.
+    """
+    if len(schema_files) > 1:
+        raise UsageMistake("--use is for modules of one schema; give one --schema")
+    document = read(schema_files[0], sources) if schema_files else only_schema(sources)
+    schema = checked_schema(document)
+    prompt = Prompt(schema.name).text(question)
+    for module in modules:
+        prompt = prompt.use(module)
+    request = CheckedRequest(prompt_file="<question>", schema_file=document.name, prompt=prompt, schema=schema)
+    return _filled_in(request, words, sources)
 
 
 def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:

@@ -15,7 +15,7 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import end_answer, plain, repaired_text, tell, warn, write_text
-from promptcache.cli.request import CheckedRequest, check_lengths, read_request
+from promptcache.cli.request import CheckedRequest, ask_request, check_lengths, read_request
 from promptcache.cli.settings import OF_ONE_ANSWER, AnswerOptions, answer_options
 from promptcache.diagnostics import InvalidGeneration, counted
 from promptcache.structured import JSONSchema, OutputFormat, check_format
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 @click.command("run", cls=GroupedCommand)
 @prompt_argument
 @schemas_option
+@click.option(
+    "--use",
+    metavar="MODULE",
+    multiple=True,
+    help="A module for the question that PROMPT then is; may be given several times.",
+)
 @answer_options(OF_ONE_ANSWER)
 @click.option(
     "--json-schema",
@@ -45,18 +51,25 @@ def command(
     sources: Sources,
     prompt: str,
     schema: tuple[str, ...],
+    use: tuple[str, ...],
     options: AnswerOptions,
     json_schema: Path | None,
     warm: bool,
 ) -> Output:
     """Answer a prompt, and say what was reused.
 
-    PROMPT is a prompt file; - is standard input.
+    PROMPT is a prompt file; - is standard input. With --use it is a question about modules of the only schema in the
+    working directory, or of --schema.
 
     Example: promptcache run prompt.xml --model FOLDER --arg duration="four days"
+
+    Example: promptcache run "What should I pack?" --use miami
     """
     generation = {**options.answer, "output": _output(json_schema)}
-    request = read_request(prompt, schema, options.arg, sources)
+    if use:
+        request = ask_request(prompt, use, schema, options.arg, sources)
+    else:
+        request = read_request(prompt, schema, options.arg, sources)
     check_lengths(request, options.engine.model, options.answer)
     generation["tools"] = options.read_tools(request.tools)
     engine = options.engine.load()

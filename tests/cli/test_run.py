@@ -40,6 +40,21 @@ def test_answer_goes_to_stdout_and_usage_to_stderr(command: Command) -> None:
     assert longer["usage"]["num_new_tokens"] != usage["num_new_tokens"]
 
 
+def test_a_question_needs_no_prompt_file(command: Command, folder: Path) -> None:
+    """--use names modules of --schema, or of the only schema here; the answer is that of the prompt."""
+    asked = ("run", "Plan it.", "--use", "plan", "--use", "/miami", "--arg", "days=3", "--max-new-tokens", "3")
+
+    answer = command("run", "prompts/miami.xml", "--max-new-tokens", "3").stdout
+    assert command(*asked, "--schema", "travel.xml").stdout == answer
+    several = command(*asked)
+    assert (several.exit_code, "--schema FILE" in several.stderr) == (2, True)
+    for name in ("support.xml", "broken.xml", "dead.xml"):
+        (folder / name).unlink()
+    assert command(*asked).stdout == answer
+    wrong = command("run", "Plan it.", "--use", "miam", "--schema", "travel.xml")
+    assert (wrong.exit_code, "did you mean 'miami'?" in wrong.stderr) == (1, True)
+
+
 def test_sampling_repeats_with_its_seed(command: Command) -> None:
     """The same seed gives the same sampled answer."""
     words = ("run", "prompts/miami.xml", "--device", "cpu", "--max-new-tokens", "8", "--temperature", "5", "--json")
