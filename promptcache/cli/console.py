@@ -6,6 +6,7 @@ This file imports rich, so it is imported only to print styled text.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
@@ -14,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from promptcache.cli.output import harmless, repaired_text
+from promptcache.cli.output import harmless, repaired_text, tell
 from promptcache.diagnostics import Diagnostic, ExcerptPart, Severity, excerpt_pieces
 from promptcache.progress import Progress
 
@@ -34,6 +35,8 @@ REUSED, NEW = "green", "bold yellow"
 
 _UNBOUNDED = 1 << 16  # columns: text on a pipe is not wrapped
 _USUAL = 80
+LINE_S = 10.0
+"""Seconds between lines of progress where there is no terminal."""
 
 
 class _Console(Console):
@@ -97,9 +100,20 @@ def plan_line(plan: Plan, head: str, reused: str) -> Text:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Yield a function that shows a progress bar if stdout and stderr are a terminal; it is removed at the end."""
+    """Yield a function that shows a progress bar if stdout and stderr are a terminal; it is removed at the end.
+
+    Otherwise it writes a line to stderr every `LINE_S` seconds.
+    """
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        yield lambda _task, _done, _total: None
+        last = time.monotonic()
+
+        def tell_step(what: str, done: int, total: int | None) -> None:
+            nonlocal last
+            if time.monotonic() - last >= LINE_S:
+                last = time.monotonic()
+                tell(f"{what}: {done:,} of {total:,}" if total else what)
+
+        yield tell_step
         return
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +26,11 @@ from promptcache.cli.documents import (
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.groups import GroupedCommand
 from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
-from promptcache.cli.output import plain
+from promptcache.cli.output import plain, tell
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, Value, collected, engine_options
 from promptcache.cli.test import find_hypothesis
 from promptcache.diagnostics import counted, millinats_text, number, size_text, whole
-from promptcache.language import is_template, with_root_attribute
+from promptcache.language import as_name, is_template, with_root_attribute
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
     help="Highest mean KL divergence that is good enough, in thousandths of a nat; exit with 1 if the schema has more.",
 )
 @click.option("--write", "write", is_flag=True, help="Write the recommended attribute into the schema file.")
-@output_file("--svg", words="Draw KL divergence over TTFT into an SVG file. Needs matplotlib.")
+@output_file("--svg", words="Where KL divergence is drawn over TTFT, with matplotlib; default: NAME-fidelity.svg.")
 @context_option
 @with_json
 def command(
@@ -116,8 +118,9 @@ def command(
     limit = None if max_kl is None else max_kl / 1000
     recommended = fidelity.recommend(limit)
     written = write and _write(document, recommended)
+    draw = partial(_draw, fidelity, model=engine.model, engine=loaded)
     if svg is not None:
-        _draw(fidelity, svg, engine.model, loaded)
+        draw(svg)
     failed = limit is not None and fidelity.as_it_is.divergence.value > limit and not written
     place: dict[str, Any] = {"schema": {"name": fidelity.schema, "file": document.name}, "model": engine.model}
     verdict = {
@@ -128,7 +131,7 @@ def command(
     }
     return Output(
         data=_data(fidelity) | place | verdict,
-        text=partial(_print, fidelity, recommended, limit, written=written, failed=failed),
+        text=partial(_show, fidelity, recommended, limit, None if svg else draw, written=written, failed=failed),
         code=ExitCode.FINDINGS if failed else ExitCode.OK,
     )
 
@@ -146,8 +149,6 @@ def _check_writable(document: InputDocument) -> None:
 
 
 def _find_matplotlib() -> None:
-    from importlib.util import find_spec
-
     if find_spec("matplotlib") is None:
         raise EnvironmentMissing("--svg needs matplotlib: pip install 'promptcache[plot]'")
 
@@ -168,7 +169,7 @@ def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool
     return True
 
 
-def _draw(fidelity: Fidelity, svg: Path, model: str, engine: Engine) -> None:
+def _draw(fidelity: Fidelity, svg: Path, *, model: str, engine: Engine) -> None:
     from promptcache.fidelity.plot import plot_fidelity
     from promptcache.timing import hardware
 
@@ -185,16 +186,23 @@ def _data(fidelity: Fidelity) -> dict[str, Any]:
     }
 
 
-def _print(
+def _show(
     fidelity: Fidelity,
     recommended: SettingFidelity | None,
     limit: float | None,
+    draw: Callable[[Path], None] | None,
     *,
     written: bool,
     failed: bool,
 ) -> None:
+    """Print the table and the verdict, and draw the plot with `draw`, if there is matplotlib."""
     stdout().print(_table(fidelity))
     print_lines((*_notes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)))
+    if draw is not None and find_spec("matplotlib") is not None:
+        path = Path(f"{as_name(fidelity.schema)}-fidelity.svg")
+        with suppress(OSError):  # it was not asked for
+            draw(path)
+            tell(f"wrote {path}")
 
 
 def _table(fidelity: Fidelity) -> Table:

@@ -111,13 +111,16 @@ def test_write_changes_the_attribute_only(command: Command, measured: Path) -> N
 
 @pytest.mark.usefixtures("measured")
 def test_a_picture_has_a_point_for_each_setting(command: Command, folder: Path) -> None:
-    """--svg draws every setting with its name; a target that was read is refused."""
+    """A plot has every setting with its name; a target that was read is refused. --json does not draw unasked."""
     pytest.importorskip("matplotlib")
     drawn = command("fidelity", "notes.xml", "--svg", "notes.svg")
     refused = command("fidelity", "notes.xml", "--svg", "notes.xml")
     svg = (folder / "notes.svg").read_text(encoding="utf-8")
 
-    assert drawn.exit_code == 0
+    assert command("fidelity", "notes.xml", "--json").exit_code == drawn.exit_code == 0
+    assert not (folder / "notes-fidelity.svg").exists()
+    assert command("fidelity", "notes.xml").stderr == "wrote notes-fidelity.svg\n"
+    assert (folder / "notes-fidelity.svg").read_text(encoding="utf-8").startswith("<?xml")
     assert svg.startswith("<?xml")
     assert all(f"<!-- {each.name} -->" in svg for each in MEASURED.settings)
     assert (refused.exit_code, "what is read" in refused.stderr) == (2, True)

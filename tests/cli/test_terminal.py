@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import pytest
 
+from promptcache.cli import console
 from promptcache.cli.app import app
 from tests.cli.conftest import Command
 
@@ -90,7 +91,7 @@ def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTermin
     ],
 )
 def test_bars_are_for_terminals(command: Command, on_terminal: OnTerminal, words: str, shown: str) -> None:
-    """Commands that may take long show progress on a terminal, and nothing if stdout or stderr is none."""
+    """Commands that may take long show bars on a terminal, and nothing yet if stdout or stderr is none."""
     Path("desk.xml").write_text('<schema name="desk"><collection name="notes" src="notes.jsonl"/></schema>')
     code, got = on_terminal(*words.split(), TERM="xterm")
     piped = command(*words.split())
@@ -101,6 +102,16 @@ def test_bars_are_for_terminals(command: Command, on_terminal: OnTerminal, words
     assert re.search(shown, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", got))
     assert not re.search(shown, piped.stdout + piped.stderr)
     assert "%|" not in got + piped.stderr  # nor any bar of another library
+
+
+def test_pipes_get_lines_of_progress(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no terminal, a command that takes long writes a line now and then to stderr."""
+    monkeypatch.setattr(console, "LINE_S", 0.0)
+
+    result = command("test", "travel.xml")
+
+    assert "travel.xml: 1 of 3\n" in result.stderr
+    assert "of 3" not in result.stdout
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
