@@ -31,7 +31,7 @@ _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 _INSIDE = f"-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}"
 _NAME = re.compile(f"[{_START}][{_INSIDE}]*")
 _NOT_IN_NAME = re.compile(f"[^{_INSIDE}]+")
-_NOT_IN_MEMBER = re.compile(r"""[\s/,;|!()<>&"'{}\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+""")
+_NOT_IN_MEMBER = re.compile(r"""[\s/\\,;|!()<>&"'{}\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+""")
 """Characters that no member has in its name: those that end a path in XML, in a list or in a condition."""
 
 _MAX_QUOTED = 80
@@ -77,7 +77,7 @@ def as_name(text: str) -> str:
     return name if is_member(name) else f"_{name}"
 
 
-MEMBER_HELP = "a name has no whitespace, none of /,;|!()<>&\"'{} and at most 200 characters, such as 17 or wifi.md"
+MEMBER_HELP = "a name has no whitespace, none of /\\,;|!()<>&\"'{} and at most 200 characters, such as 17 or wifi.md"
 """Help for a malformed name of a member."""
 
 
