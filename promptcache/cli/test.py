@@ -27,6 +27,7 @@ from promptcache.cli.output import write_text
 from promptcache.cli.request import TokenLimits
 from promptcache.cli.settings import Value
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, counted, whole
+from promptcache.language import Example, example_prompt
 from promptcache.progress import Progress, tracked
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ _MODEL_PROMPTS = 20  # each prompt costs two forward passes
 
 
 class ResultKind(StrEnum):
-    """Kind of a test: an example, a combination of modules, a file of the author's own tests, or a law with a model."""
+    """Kind of a test: an example, a combination of modules, a file of the author's own tests, or one with a model."""
 
     EXAMPLE = "example"
     COMBINATION = "combination"
     OWN = "own test file"
+    ANSWER = "answer"
     LAW = "law"
 
 
@@ -57,11 +59,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaTest:
-    """The results for one schema. A schema with errors has only `diagnostics`, and has not passed."""
+    """The results for one schema. A schema with errors has only `diagnostics`, and has not passed.
+
+    `num_answers_left` are the answers that are not tested, because that needs a model.
+    """
 
     file: str
     schema: str | None = None
     passed: bool = False
+    num_answers_left: int = 0
     tests: tuple[Result, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
@@ -80,7 +86,7 @@ class SchemaTest:
     default=None,
     help=f"Random prompts for --model; default: {_MODEL_PROMPTS}.",
 )
-@model_option("Also compare cached logits with the reference on this model: demo, a folder, or a hub id.", default=None)
+@model_option("Also test answers of this model, and its cached logits: demo, a folder, or a hub id.", default=None)
 @context_option
 @with_json
 def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, model: str | None) -> Output:
@@ -109,7 +115,7 @@ def test_files(
         sources: Records the documents.
         show: Called before each step of a schema.
         num_prompts: Prompts that are drawn for the model.
-        model: Also compare cached logits of this model. Without it, tokens are counted with the demo model's tokenizer.
+        model: Also test its answers and cached logits. Without it, tokens are counted with the demo model's tokenizer.
 
     Raises:
         UsageMistake: A file is a prompt.
@@ -147,10 +153,15 @@ def _test(
         partial(_own_tests, document.path),
     ]
     if engine is not None:
-        steps.append(partial(_law, subject, engine, num_prompts))
+        steps += [partial(_answers, subject, engine), partial(_law, subject, engine, num_prompts)]
     results = [result for step in tracked(steps, show, name, len(steps)) for result in step()]
-    passed = all(each.failure is None for each in results)
-    return SchemaTest(file=document.name, schema=schema.name, passed=passed, tests=tuple(results))
+    return SchemaTest(
+        file=document.name,
+        schema=schema.name,
+        passed=all(each.failure is None for each in results),
+        tests=tuple(results),
+        num_answers_left=len([*_asked(subject)]) if engine is None else 0,
+    )
 
 
 def _examples(subject: Subject) -> Iterator[Result]:
@@ -198,6 +209,24 @@ def _own_tests(schema: Path | None) -> Iterator[Result]:
         yield Result(kind=ResultKind.OWN, name=str(file), line=1, failure=failure)
 
 
+def _asked(subject: Subject) -> Iterator[tuple[str, Example, str]]:
+    """Yield the examples that expect a text in the answer of a model, each with its name and the text."""
+    from promptcache.testing.check import tested_examples
+
+    for name, example in tested_examples(subject):
+        if example.expect is not None:
+            yield name, example, example.expect
+
+
+def _answers(subject: Subject, engine: Engine) -> Iterator[Result]:
+    """Generate the answers of which examples expect a text."""
+    engine.add_schema(subject.schema)
+    for name, example, expected in _asked(subject):
+        text = engine.generate(example_prompt(example), do_sample=False).text
+        failure = None if expected in text else f"expect={expected!r} is not in the answer {text!r}"
+        yield Result(kind=ResultKind.ANSWER, name=name, line=example.span.line, failure=failure)
+
+
 def _law(subject: Subject, engine: Engine, num_prompts: int) -> Iterator[Result]:
     """Compare cached logits with the reference's."""
     from promptcache.testing.cached import WrongLogits, check_cached
@@ -243,4 +272,5 @@ def _summary(each: SchemaTest) -> str:
         return f"{counted(len(each.diagnostics), 'error')}, not tested"
     kinds = Counter(result.kind for result in each.tests)
     total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "nothing to test"
-    return f"{total}: {len(each.failures)} failed" if each.failures else f"{total}: passed"
+    left = f"; {counted(each.num_answers_left, 'answer')} not tested without --model" if each.num_answers_left else ""
+    return f"{total}: {f'{len(each.failures)} failed' if each.failures else 'passed'}{left}"

@@ -69,7 +69,7 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
 
 def _only_of_valid(example: Example) -> str | None:
     """Return the first attribute of an example that only a valid prompt can have."""
-    return next((name for name in ("contains", "answer") if getattr(example, name) is not None), None)
+    return next((name for name in ("contains", "answer", "expect") if getattr(example, name) is not None), None)
 
 
 def _answered(example: Example, answer: str, selection: Selection) -> Iterator[Diagnostic]:

@@ -153,9 +153,9 @@ def _content(name: str, form: str, known: dict[str, AttributeType]) -> Iterator[
         case "union":
             yield from (RNG.zeroOrMore(ref("doc")), ref(f"module{form}"), any_but())
         case "example":
-            valid, contains, answer = (known.pop(each) for each in ("valid", "contains", "answer"))
+            valid, *of_valid = (known.pop(each) for each in ("valid", "contains", "answer", "expect"))
             refused = RNG.element(ref("anything"), name="prompt")
-            accepted = RNG.optional(_attribute(valid, "true", required=True)), _attribute(contains), _attribute(answer)
+            accepted = RNG.optional(_attribute(valid, "true", required=True)), *map(_attribute, of_valid)
             yield RNG.choice(
                 RNG.group(_attribute(valid, "false", required=True), refused), RNG.group(*accepted, ref("prompt"))
             )

@@ -41,6 +41,25 @@ def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> Non
     assert "combination 'no modules' failed\n    no text was found for the slot 'pace' of length 1" in result.stdout
 
 
+def test_answers_need_a_model(command: Command, folder: Path) -> None:
+    """What an example expects in an answer is tested with a model, and named without one."""
+    dishes = [("stone crab", "true"), ("onion soup", "wrong")]
+    examples = "".join(
+        f'<example name="{name}" expect="{dish}"><prompt schema="s">What is the best dish of Miami?</prompt></example>'
+        for dish, name in dishes
+    )
+    system = "<system>The best dish of Miami is stone crab.</system>"
+    (folder / "s.xml").write_text(f'<schema name="s">{system}{examples}</schema>', encoding="utf-8")
+
+    without = command("test", "s.xml")
+    result = command("test", "s.xml", "--model", "demo", "--prompts", "1")
+
+    assert (without.exit_code, result.exit_code) == (0, 1)
+    assert without.stdout == "s.xml: 2 examples, 1 combination: passed; 2 answers not tested without --model\n"
+    assert "answer 'wrong' failed\n    expect='onion soup' is not in the answer 'The best dish" in result.stdout
+    assert result.stdout.endswith("s.xml: 2 examples, 1 combination, 2 answers, 1 law: 1 failed\n")
+
+
 def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path) -> None:
     """Examples are planned with a tokenizer, so lengths are checked, which `check` cannot."""
     write(folder, name="somebody whose name is long")

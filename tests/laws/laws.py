@@ -305,7 +305,7 @@ def said(selection: Selection) -> tuple[object, ...]:
 
 def _meaning(example: Example) -> tuple[object, ...]:
     """Return an example without its form: expectations, and the prompt or the codes of a malformed prompt."""
-    expected = example.name, example.valid, example.contains, example.answer
+    expected = example.name, example.valid, example.contains, example.answer, example.expect
     try:
         return *expected, example_prompt(example).to_xml()
     except PromptError as error:

@@ -164,6 +164,7 @@ def add_examples(tree: SchemaTree, wishes: Sequence[ExampleWish]) -> None:
             example.set("valid", "true")
         if wish.named:
             example.set("answer", "7")
+            example.set("expect", "seven")
             SubElement(prompt, "answer", type="int")
         _write_selection(prompt, tree, sorted(tree.masks)[wish.number % len(tree.masks)])
 

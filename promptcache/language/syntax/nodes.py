@@ -357,7 +357,7 @@ class RuleList(SchemaNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Example(SchemaNode):
-    """Example prompt: its document, whether it is valid, text that it contains, and an answer of its format.
+    """Example prompt: its document, whether it is valid, text in it, an answer of its format, and text in a model's.
 
     None means no expectation.
     """
@@ -368,11 +368,14 @@ class Example(SchemaNode):
     valid: Annotated[bool | None, BOOLEAN("`true`: the prompt is accepted; `false`: it is refused")] = None
     contains: Annotated[str | None, STRING("text in the modules, arguments or turns of the prompt")] = None
     answer: Annotated[str | None, STRING("an answer that has the [format of answers](#answer)")] = None
+    expect: Annotated[
+        str | None, STRING("text in the answer of a model, which `promptcache test --model` generates greedily")
+    ] = None
 
     @property
     def has_expectation(self) -> bool:
         """Return whether the example states anything that can be checked."""
-        return any(each is not None for each in (self.valid, self.contains, self.answer))
+        return any(each is not None for each in (self.valid, self.contains, self.answer, self.expect))
 
 
 Item: TypeAlias = (
