@@ -44,11 +44,16 @@ def random_prompts(schema: CheckedSchema, tokenizer: Tokenizer, count: int, seed
 
     Each ends in a text of the examples, in turn, or in `DEFAULT_QUESTION`. A combination without a text that fits
     into a slot is left out. Needs Hypothesis, like the rest of `promptcache.testing`.
+
+    Raises:
+        InvalidValue: All prompts need members that the schema does not declare.
     """
     from promptcache.testing.cover import plain_case
+    from promptcache.testing.prompt_xml import check_members
     from promptcache.testing.selection import sample_combinations
     from promptcache.testing.subject import Subject
 
+    check_members(schema, schema.guaranteed[""])
     subject = Subject(schema, tokenizer)
     texts = [_text(example_prompt(each)) for each in schema.examples if each.valid]
     questions = cycle([text for text in texts if text] or [DEFAULT_QUESTION])

@@ -17,7 +17,15 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, Short, instance
 from promptcache.language import NOT_IN_XML, CheckedSchema
-from promptcache.testing.prompt_xml import PromptChoice, PromptTree, draw_members, has_tokens, keep_rules, write_prompt
+from promptcache.testing.prompt_xml import (
+    PromptChoice,
+    PromptTree,
+    check_members,
+    draw_members,
+    has_tokens,
+    keep_rules,
+    write_prompt,
+)
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
 from promptcache.testing.texts import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments, slots
@@ -146,6 +154,7 @@ class _Source(Short):
 def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
     """Draw one prompt for each of the drawn selections, with the same arguments and messages."""
     selected = draw(source.selections)
+    check_members(source.schema, frozenset().union(*selected))
     filled = draw_arguments(draw, source.slots, frozenset().union(*selected))
     members = draw_members(draw, source.schema)
     parts = [

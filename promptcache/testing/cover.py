@@ -12,7 +12,15 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, whole
 from promptcache.language import CheckedSchema, RuleSolver, open_solver
-from promptcache.testing.prompt_xml import Members, PromptChoice, first_members, has_tokens, keep_rules, write_prompt
+from promptcache.testing.prompt_xml import (
+    Members,
+    PromptChoice,
+    check_members,
+    first_members,
+    has_tokens,
+    keep_rules,
+    write_prompt,
+)
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Said, plain_argument
@@ -66,7 +74,11 @@ def plain_case(
     """Return the plainest prompt that uses `modules`: required arguments only, then `text`.
 
     `members` are those of collections; None means as few as possible.
+
+    Raises:
+        InvalidValue: The schema declares too few members, or no text was found for a slot.
     """
+    check_members(subject.schema, modules)
     given = {
         (owner, name): plain_argument(parameter, subject.tokenizer)
         for owner in ("", *modules)

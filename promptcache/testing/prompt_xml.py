@@ -15,6 +15,7 @@ from typing import TypeAlias
 from hypothesis import strategies as st
 from lxml import etree
 
+from promptcache.diagnostics import InvalidValue
 from promptcache.language import (
     CheckedCollection,
     CheckedItem,
@@ -189,6 +190,21 @@ def draw_members(draw: Callable[[st.SearchStrategy[list[str]]], list[str]], sche
             least, most = member_counts(module.collection, _MAX_DRAWN)
             found[path] = draw(st.lists(st.sampled_from(names), unique=True, min_size=least, max_size=most))
     return found
+
+
+def check_members(schema: CheckedSchema, modules: Collection[str]) -> None:
+    """Refuse collections of which a prompt needs more members than the schema declares.
+
+    Raises:
+        InvalidValue: A collection among the modules is one; names it and the fix.
+    """
+    for path in modules:
+        collection = schema.modules[path].collection
+        if collection is not None and (known := len(collection.members)) < collection.minimum:
+            raise InvalidValue(
+                f"a prompt names at least {collection.minimum} of collection '{path}', and the schema has {known}: "
+                f'name a file of members to test with, src="{path.rpartition("/")[2]}.jsonl"; engines do not need it'
+            )
 
 
 def member_counts(collection: CheckedCollection, limit: int) -> tuple[int, int]:

@@ -60,6 +60,24 @@ def test_answers_need_a_model(command: Command, folder: Path) -> None:
     assert result.stdout.endswith("s.xml: 2 examples, 1 combination, 2 answers, 1 law: 1 failed\n")
 
 
+def test_collections_that_an_application_fills_need_a_file(command: Command, folder: Path) -> None:
+    """Without members, prompts that need some cannot be tested, and both commands say how to declare them."""
+    schema = '<schema name="s"><collection name="notes" min="1"{}/>Answer.</schema>'
+    (folder / "s.xml").write_text(schema.format(""), encoding="utf-8")
+
+    tested = command("test", "s.xml", "--model", "demo", "--prompts", "1")
+    measured = command("fidelity", "s.xml", "--prompts", "1")
+    assert tested.exit_code == 1
+    assert "combination 'notes' failed\n    a prompt names at least 1 of collection 'notes'" in tested.stdout
+    assert all('src="notes.jsonl"' in each for each in (tested.stdout, measured.stderr))
+
+    (folder / "s.xml").write_text(schema.format(' src="notes.jsonl"'), encoding="utf-8")
+    (folder / "notes.jsonl").write_text('{"name": "17", "text": "A note."}\n', encoding="utf-8")
+    assert command("test", "s.xml", "--model", "demo", "--prompts", "2").exit_code == 0
+    (folder / "notes.jsonl").unlink()
+    assert command("check", "s.xml").exit_code == 0
+
+
 def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path) -> None:
     """Examples are planned with a tokenizer, so lengths are checked, which `check` cannot."""
     write(folder, name="somebody whose name is long")
