@@ -33,6 +33,7 @@ GROUPS = {
     "Run prompts": {
         "render": "Show exactly what the model will see of a prompt, without loading the model.",
         "run": "Answer a prompt, and say what was reused.",
+        "watch": "Check and lay out a document, and answer a prompt, again whenever a file of it is saved.",
         "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
     },
     "Measure and test": {

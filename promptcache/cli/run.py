@@ -88,7 +88,7 @@ def command(
 
     return Output(
         data=lambda: _data(answer(lambda _: None), warmed, request, options.engine.model),
-        text=lambda: _print_end(answer(write_text), warmed),
+        text=lambda: print_end(answer(write_text), warmed),
     )
 
 
@@ -108,7 +108,7 @@ def _output(path: Path | None) -> OutputFormat | None:
     return output
 
 
-def _print_end(completion: Completion, warmed: Usage | None) -> None:
+def print_end(completion: Completion, warmed: Usage | None) -> None:
     """Print the calls of tools, the warnings and the line on the request, after the text of an answer."""
     end_answer(completion)
     found = (f"{each.code}: {each.message}" for each in completion.warnings)
