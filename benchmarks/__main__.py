@@ -309,7 +309,7 @@ def disk(
     new: tuple[int, ...],
     repeats: int,
 ) -> BenchReport:
-    """Time to first token of a first request with KV on disk: against KV in memory and plain prefill."""
+    """Time to first token of a first request with KV on disk: against KV in memory and ordinary prefill."""
     from benchmarks.disk import compare_disk
 
     return compare_disk(load(), _sizes(modules, module_tokens, new), repeats, show)
@@ -422,7 +422,7 @@ def with_engine(measure: Callable[..., BenchReport]) -> Callable[..., None]:
 @number_option("--words", 100, "Words of each module.")
 @repeats_option(5)
 def pairs(show: Progress, engine: Engine, words: int, repeats: int) -> BenchReport:
-    """First requests with a combination of warm modules: beside plain prefill, and after `warm(pairs=True)`."""
+    """First requests with a combination of warm modules: beside ordinary prefill, and after `warm(pairs=True)`."""
     from benchmarks.first import measure_pairs
 
     return measure_pairs(engine, words, repeats, show)
@@ -479,7 +479,7 @@ def quality(
     max_new_tokens: int | None,
     repeats: int,
 ) -> BenchReport:
-    """Right answers, and distance from plain prefill, for each way to serve a document."""
+    """Right answers, and distance from ordinary prefill, for each way to serve a document."""
     from benchmarks.quality.comparison import QualitySettings, compare_quality
 
     chosen = sets or ("demo" if click.get_current_context().params["model"] == "demo" else "language",)
@@ -509,7 +509,7 @@ def quality(
     multiple=True,
     default=["none", "first-16"],
     show_default=True,
-    help="Setting to compare with plain prefill; repeat the option for several.",
+    help="Setting to compare with ordinary prefill; repeat the option for several.",
 )
 @click.option(
     "--context",
@@ -528,7 +528,7 @@ def retrieval(
     repairs: tuple[str, ...],
     context: str,
 ) -> BenchReport:
-    """Answers from documents that BM25 finds: plain prefill against members of a collection."""
+    """Answers from documents that BM25 finds: ordinary prefill against members of a collection."""
     from benchmarks.retrieval import compare_retrieval
 
     return compare_retrieval(

@@ -13,11 +13,11 @@ from promptcache.model import Model
 from promptcache.progress import Progress, silent
 from promptcache.timing import Samples
 
-_PLAIN, _DISK, _MEMORY = "plain prefill", "disk", "memory"
+_PLAIN, _DISK, _MEMORY = "ordinary prefill", "disk", "memory"
 
 
 def compare_disk(model: Model, all_sizes: Sequence[Sizes], repeats: int, progress: Progress = silent) -> BenchReport:
-    """Compare the first request of a new engine with KV on disk, with KV in memory, and plain prefill.
+    """Compare the first request of a new engine with KV on disk, with KV in memory, and ordinary prefill.
 
     TTFT counts from the call of `generate`. Engine and store are new for each request from disk, so every file is
     opened, verified and copied. The files are in the page cache of the operating system.

@@ -87,7 +87,7 @@ def measure_pairs(engine: Engine, words: int, repeats: int, progress: Progress =
         ask()  # joins the modules
         hot.append(statistics.median(_timed(ask)[0] for _ in range(_HOT)))
     compared = [
-        _Compared("new", new[1:], f"plain prefill of {len(token_ids)} tokens", plain[1:], 1.25),
+        _Compared("new", new[1:], f"ordinary prefill of {len(token_ids)} tokens", plain[1:], 1.25),
         _Compared("after warm(pairs=True)", first[1:], "hot", hot[1:], 1.1),
     ]
     return BenchReport(

@@ -1,7 +1,7 @@
 """The benchmark of a GPU: `python -m benchmarks gpu`.
 
-It measures TTFT, decoding and many clients with plain prefill, with a compiled `StaticCache` and with Prompt Cache on
-both attention backends. What does not fit into the memory of the device is reported as such.
+It measures TTFT, decoding and many clients with ordinary prefill, with a compiled `StaticCache`, and with Prompt Cache
+on both attention backends. What does not fit into the memory of the device is reported as such.
 """
 
 from __future__ import annotations

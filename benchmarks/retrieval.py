@@ -37,7 +37,7 @@ SCHEMA = f"""
 </schema>"""
 _MOST_WORDS = 80
 _MAX_NEW_TOKENS = 12
-_PLAIN = "plain prefill"
+_PLAIN = "ordinary prefill"
 
 
 class Function(NamedTuple):
@@ -58,14 +58,14 @@ def compare_retrieval(
     repairs: Sequence[str],
     progress: Progress = silent,
 ) -> BenchReport:
-    """Answer from documents in random order: by plain prefill, and with their KV, which is in memory.
+    """Answer from documents in random order: by ordinary prefill, and with their KV, which is in memory.
 
     Args:
         context: What documents attend to when they are encoded.
         repairs: Settings of the requests that use KV.
 
     Returns:
-        A row for each way: right answers, answers equal to those of plain prefill, and the time to first token.
+        A row for each way: right answers, answers equal to those of ordinary prefill, and the time to first token.
     """
     chance = random.Random(seed)
     functions = chance.sample([*_functions()], num_documents)
@@ -105,7 +105,7 @@ def _report(ways: dict[str, list[Completion]], asked: Sequence[Function], title:
         ttft = f"{1e3 * median(seconds):.1f}"
         cells.append((way, f"{right} of {len(asked)}", f"{same} of {len(asked)}", f"{new:.0f}", ttft))
         rows.append({"way": way, "right": right, "same": same, "questions": len(asked), "seconds": seconds})
-    columns = ("way", "right", "as plain prefill", "new tokens", "TTFT, ms")
+    columns = ("way", "right", "as ordinary prefill", "new tokens", "TTFT, ms")
     return BenchReport(name="retrieval", title=title, columns=columns, cells=tuple(cells), rows=tuple(rows))
 
 

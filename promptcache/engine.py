@@ -451,7 +451,7 @@ class Engine(Unpicklable):
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
     ) -> Audit:
-        """Compare a prompt with plain prefill of the same text: how far the two are apart, and both answers.
+        """Compare a prompt with ordinary prefill of the same text: how far the two are apart, and both answers.
 
         Slow: it prefills the whole text, and compares the predictions at each token of its greedy answer.
 

@@ -96,14 +96,14 @@ class EngineSettings:
     )
     repair: str = setting(
         REPAIR,
-        "Which cached tokens to compute again, if neither the call nor the schema states it: none, slots, first-16 or "
+        "Which cached tokens to compute again, if neither the call nor the schema sets it: none, slots, first-16 or "
         "attended-16 (or another number) of each module, all.",
         str(DEFAULT_REPAIR),
         on_command_line=False,
     )
     positions: Placement | Literal["closed", "fixed"] | None = _of_kv(
         one_of(Placement) | None,
-        "Positions of cached text, if the schema does not state them: closed has no gaps, fixed is as in the schema; "
+        "Positions of cached text, if the schema does not set them: closed has no gaps, fixed is as in the schema; "
         "default: closed where the model allows it.",
         None,
     )

@@ -1,4 +1,4 @@
-"""Answers questions in every way and compares the predictions of the model with those after plain prefill.
+"""Answers questions in every way and compares the predictions of the model with those after ordinary prefill.
 
 Plain prefill is transformers' own generation from the turns' text, each turn tokenized as a whole, without gaps. It
 uses neither schemas nor plans. Its greedy answer fixes the places at which all ways are compared.
@@ -22,7 +22,7 @@ from promptcache.engine import Engine
 from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
-"""Options of generation. A penalty would see all tokens of plain prefill and only the new ones of a cached request."""
+"""Options of generation. A penalty would see all tokens of ordinary prefill, and only new ones of a cached request."""
 
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -34,7 +34,7 @@ class Outcome:
     Attributes:
         answer: Text of the greedy answer.
         right: Whether the judge of the question accepts it.
-        level: Level of the answer; plain prefill is exact.
+        level: Level of the answer; ordinary prefill is exact.
         distances: Distance from each way that this one is compared with, by name.
     """
 
@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainAnswer:
-    """The greedy answer after plain prefill, with the logits `[places, V]` that predicted each of its tokens.
+    """The greedy answer after ordinary prefill, with the logits `[places, V]` that predicted each of its tokens.
 
     The end of the answer is a place too, if the answer ended by itself.
     """
@@ -63,7 +63,7 @@ class Chunk:
     Attributes:
         engine: Each chunk replaces its schemas, which frees the KV of the chunk before.
         max_new_tokens: Limit of an answer.
-        chosen: Ways to compare; plain prefill is always added.
+        chosen: Ways to compare; ordinary prefill is always added.
     """
 
     engine: Engine
@@ -73,7 +73,7 @@ class Chunk:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """The chosen ways and those that they are compared with, plain prefill first.
+        """The chosen ways and those that they are compared with, ordinary prefill first.
 
         Without slots, arguments as text are no way of their own.
         """
@@ -123,7 +123,7 @@ class Chunk:
         return self.engine.plan(self.prompt(index, question, way), **way.request).level.value
 
     def _distances(self, index: int, question: QuizQuestion, plain: PlainAnswer) -> dict[str, dict[str, Distance]]:
-        """Compare the predictions of each way at every place of plain prefill's answer.
+        """Compare the predictions of each way at every place of ordinary prefill's answer.
 
         If the text of the answer has other tokens than were generated, the places end where the tokens differ.
         """
@@ -151,7 +151,7 @@ class Chunk:
     ) -> list[str]:
         """Return the greedy answers of one way.
 
-        If the most probable token is that of plain prefill at every place, then the answer is, too. Only the other
+        If the most probable token is that of ordinary prefill at every place, then the answer is, too. Only the other
         answers are generated.
         """
         answers = [each.text for each in plain]
@@ -172,7 +172,7 @@ class Chunk:
 
 @torch.no_grad()
 def plain_answers(engine: Engine, quizzes: Sequence[Quiz], max_new_tokens: int) -> list[PlainAnswer]:
-    """Return the greedy answer to each question after plain prefill, in one left-padded batch.
+    """Return the greedy answer to each question after ordinary prefill, in one left-padded batch.
 
     If documents have several questions, the tokens that these share are prefilled once.
     """

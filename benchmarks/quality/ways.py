@@ -24,7 +24,7 @@ class Way:
         text: Whether arguments are written into the modules as text, without slots.
         repair: Setting of each request. Ways with a name of their own have the least, which hides nothing.
         history: Whether TTFT is that of a further question, while history has the document.
-        also_beside: Names of ways to compare with, after plain prefill.
+        also_beside: Names of ways to compare with, after ordinary prefill.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Way:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Names of the ways to compare with; empty for plain prefill."""
+        """Names of the ways to compare with; empty for ordinary prefill."""
         return () if self == PLAIN else (PLAIN.name, *self.also_beside)
 
     @property
@@ -83,7 +83,7 @@ WAY_NAMES = (
     "attended-P%",
     "all",
 )
-"""Names for `--way`, besides plain prefill."""
+"""Names for `--way`, besides ordinary prefill."""
 
 DEFAULT_WAYS = (str(DEFAULT_REPAIR), "slots", "guaranteed", "scaffold")
 """Ways that `python -m benchmarks quality` compares by default."""
@@ -105,7 +105,7 @@ def way_named(name: str) -> Way:
 
 
 def all_ways(chosen: Iterable[Way]) -> tuple[Way, ...]:
-    """Return these ways and those that they are compared with; plain prefill is first, then the order of `chosen`."""
+    """Return these ways and those that they are compared with; ordinary prefill is first, then as in `chosen`."""
     chosen = tuple(chosen)
     beside = [way_named(name) for way in chosen for name in way.also_beside]
     return tuple(dict.fromkeys((PLAIN, *beside, *chosen)))

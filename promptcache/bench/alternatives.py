@@ -24,7 +24,7 @@ Alternative: TypeAlias = Callable[[], torch.Tensor]
 _Views: TypeAlias = list[Sequence[tuple[torch.Tensor, torch.Tensor]]]
 """Keys and values of all modules, layer by layer."""
 
-BASELINE = "plain prefill"
+BASELINE = "ordinary prefill"
 _A = ord("a")
 
 

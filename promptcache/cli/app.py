@@ -39,7 +39,7 @@ GROUPS = {
     "Measure and test": {
         "layout": "Show the positions, tokens and KV bytes of a schema, and what each module may see.",
         "test": "Test schemas: their examples, every pair of choices, and your own tests.",
-        "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings to use.",
+        "fidelity": "Show how far a schema's cached requests are from ordinary prefill, and which settings to use.",
         "bench": "Compare Prompt Cache with the alternatives on your machine.",
     },
     "Serve": {"serve": "Answer prompts over HTTP, with the API of OpenAI."},

@@ -60,7 +60,7 @@ def _number(
 @_number("--modules", 8, "Modules in the request.")
 @_number("--module-tokens", (512,), "Tokens of each module; may be given several times, to compare.")
 @_number("--new", (1, 16, 64), "New tokens of a request of ttft; may be given several times, to compare.")
-@_number("--tokens", 16, "Tokens that decode measures behind the prompt.")
+@_number("--tokens", 16, "Tokens that decode measures after the prompt.")
 @_number("--repeats", 5, "Rounds that count; one more warms up.")
 @with_json
 def command(

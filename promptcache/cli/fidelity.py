@@ -1,4 +1,4 @@
-"""`promptcache fidelity`: how far reuse is from plain prefill over a schema's prompts, and which settings to use."""
+"""`promptcache fidelity`: how far reuse is from ordinary prefill over a schema's prompts, and which settings to use."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def command(
     write: bool,
     svg: Path | None,
 ) -> Output:
-    """Show how far a schema's cached requests are from plain prefill, and which settings to use.
+    """Show how far a schema's cached requests are from ordinary prefill, and which settings to use.
 
     SCHEMA is a schema file; - is standard input.
 
@@ -206,7 +206,7 @@ def _show(
 
 
 def _table(fidelity: Fidelity) -> Table:
-    title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')} beside plain prefill (95 % intervals)"
+    title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')} beside ordinary prefill (95 % intervals)"
     columns = (
         "setting",
         "KL divergence, millinats",
@@ -260,4 +260,5 @@ def _verdict(
 
 
 def _cost(each: SettingFidelity) -> str:
-    return f"{millinats_text(each.divergence.value)} millinats, TTFT {100 * each.relative_ttft:.0f} % of plain prefill"
+    share = f"{100 * each.relative_ttft:.0f} % of ordinary prefill"
+    return f"{millinats_text(each.divergence.value)} millinats, TTFT {share}"

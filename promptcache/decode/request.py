@@ -152,7 +152,7 @@ class Request:
         return prepare(self.plan, executor, refiners=self.refiners, history=self.history, salt=salt, progress=progress)
 
     def without_reuse(self) -> Request:
-        """Return the request as plain prefill: the same tokens at the same positions, no KV of modules or history."""
+        """Return the request as ordinary prefill: the same tokens and positions, without KV of modules or history."""
         return replace(self, plan=self.plan.plain(), history=False, refiners=())
 
 

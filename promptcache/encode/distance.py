@@ -1,6 +1,6 @@
-"""The distance of a request from plain prefill: the text of its prompt as a model without a cache gets it.
+"""The distance of a request from ordinary prefill: the text of its prompt as a model without a cache gets it.
 
-Predictions are compared at every place of the greedy answer of plain prefill, the end of the prompt included.
+Predictions are compared at every place of the greedy answer of ordinary prefill, the end of the prompt included.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Distance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Audit(Short):
-    """Comparison of a request with plain prefill of the same text.
+    """Comparison of a request with ordinary prefill of the same text.
 
     Attributes:
         schema: Name of the schema.
         level: Level of the request.
         plan: The plan that served it, with the tokens that it computes again (`plan.repaired`).
-        divergence: Mean KL divergence of plain prefill from the request, in nats.
+        divergence: Mean KL divergence of ordinary prefill from the request, in nats.
         agreement: Share of places with the same most probable token.
-        num_places: Number of compared places: the tokens of plain prefill's greedy answer.
+        num_places: Number of compared places: the tokens of ordinary prefill's greedy answer.
         same_first_token: Whether the first token of the two greedy answers is the same.
         answer: Greedy answer of the request.
-        plain_answer: Greedy answer of plain prefill.
+        plain_answer: Greedy answer of ordinary prefill.
     """
 
     schema: str
@@ -75,7 +75,7 @@ class Audit(Short):
 
     @property
     def same_answer(self) -> bool:
-        """Whether the greedy answer of the request is that of plain prefill."""
+        """Whether the greedy answer of the request is that of ordinary prefill."""
         return self.agreement == 1.0
 
 
@@ -97,13 +97,13 @@ class PlainPrefill:
         self._logprobs = logits.double().log_softmax(-1)
 
     def distance(self, prepared: Prepared, executor: Executor) -> Distance:
-        """Return the distance of plain prefill from a plan of the prompt with its KV."""
+        """Return the distance of ordinary prefill from a plan of the prompt with its KV."""
         logits = prepared.logits(executor, self.answer_ids[:-1], num_last=len(self.answer_ids))
         return compare_predictions(logits.double().log_softmax(-1), self._logprobs)
 
 
 def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collection[int], max_new_tokens: int) -> Audit:
-    """Compare a planned request with plain prefill.
+    """Compare a planned request with ordinary prefill.
 
     Args:
         eos_ids: Tokens that end an answer.

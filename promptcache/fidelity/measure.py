@@ -1,4 +1,4 @@
-"""Measurement of fidelity: each prompt of a schema under each setting, compared with plain prefill.
+"""Measurement of fidelity: each prompt of a schema under each setting, compared with ordinary prefill.
 
 Nothing is added to the engine: encodings are in a store of the measurement. KV of all settings is in memory at once.
 """
@@ -30,7 +30,7 @@ from promptcache.timing import interleave
 MIN_ROUNDS = 8
 """Least number of timings of each setting, over all prompts."""
 
-_PLAIN = "plain prefill"
+_PLAIN = "ordinary prefill"
 
 
 def measure_fidelity(
@@ -44,14 +44,14 @@ def measure_fidelity(
     keep: Codec | str = Codec.FULL,
     progress: Progress = silent,
 ) -> Fidelity:
-    """Measure how far cached requests of a schema are from plain prefill, for the schema as it is and other settings.
+    """Measure how far cached requests of a schema are from ordinary prefill, as the schema is and with other settings.
 
     Args:
         engine: Its model, tokenizer and default settings are used; it gets no schema and no KV.
         schema: A path, XML text, or a schema.
         num_prompts: Random valid prompts beside the examples of the schema. More than 0 needs Hypothesis.
         seed: Seed of the random prompts.
-        max_new_tokens: Limit of the compared places, which are those of plain prefill's greedy answer.
+        max_new_tokens: Limit of the compared places, which are those of ordinary prefill's greedy answer.
         settings: Settings to compare with the schema as it is. Those that change nothing are left out.
         keep: Codec of the stored KV, as for `Engine.add_schema`.
         progress: Called before each prompt.

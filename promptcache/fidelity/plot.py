@@ -16,7 +16,7 @@ _MARKERS = "osD^vP*X<"  # one more than colours: no pair of both occurs twice
 
 
 def plot_fidelity(fidelity: Fidelity, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
-    """Plot the distance of each setting from plain prefill, with its interval, against its time, into an SVG file.
+    """Plot the distance of each setting from ordinary prefill, with its interval, against its time, into an SVG file.
 
     Args:
         fidelity: What was measured.
@@ -44,7 +44,8 @@ def plot_fidelity(fidelity: Fidelity, path: Path, *, model: Mapping[str, str], h
         )
     axes.set_yscale("symlog", linthresh=10)  # logarithmic above 10 millinats, with a place for 0
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
+    ylabel = "KL divergence from ordinary prefill, millinats"
+    axes.set(xlabel="TTFT, % of ordinary prefill", ylabel=ylabel, xlim=0, ylim=0)
     axes.grid(visible=True, alpha=0.25)
     figure.legend(loc="outside right upper", fontsize="small")
     title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')}, mean and 95 % interval"

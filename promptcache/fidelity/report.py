@@ -32,17 +32,17 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SettingFidelity(Short):
-    """Figures of one setting, each over all prompts and compared with plain prefill.
+    """Figures of one setting, each over all prompts and compared with ordinary prefill.
 
     Attributes:
         setting: The setting.
         repair: The setting `repair` of its requests.
-        divergence: Mean KL divergence of plain prefill from the setting, in nats.
+        divergence: Mean KL divergence of ordinary prefill from the setting, in nats.
         agreement: Mean share of places with the same most probable token.
         same_answer: Share of prompts with the same greedy answer.
         exact: Share of prompts of level `exact`.
         ttft_s: Median time from a plan to the first token, with all KV in memory.
-        relative_ttft: `ttft_s` as a share of that of plain prefill.
+        relative_ttft: `ttft_s` as a share of that of ordinary prefill.
         nbytes: Stored bytes of the schema, and of the pairs of modules that the prompts have.
     """
 
@@ -76,8 +76,8 @@ class PromptFidelity(Short):
     Attributes:
         name: Name or number of the example, or "random 1".
         xml: The prompt.
-        divergence: KL divergence of plain prefill from the request, in nats.
-        same_answer: Whether the greedy answer is that of plain prefill.
+        divergence: KL divergence of ordinary prefill from the request, in nats.
+        same_answer: Whether the greedy answer is that of ordinary prefill.
     """
 
     name: str
@@ -88,14 +88,14 @@ class PromptFidelity(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fidelity(Short):
-    """Distance of a schema's cached requests from plain prefill, for several settings.
+    """Distance of a schema's cached requests from ordinary prefill, for several settings.
 
     Attributes:
         schema: Name of the schema.
         prompts: The prompts that were measured.
         settings: Figures of the schema as it is, then of each other setting.
         refused: Settings that the model or the schema refuses, with the reason.
-        plain_ttft_s: Median time to the first token of plain prefill.
+        plain_ttft_s: Median time to the first token of ordinary prefill.
     """
 
     schema: str
@@ -115,7 +115,7 @@ class Fidelity(Short):
 
 
 def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None = None) -> SettingFidelity | None:
-    """Return the fastest setting that is near enough to plain prefill, or None if none is.
+    """Return the fastest setting that is near enough to ordinary prefill, or None if none is.
 
     1. Settings that an attribute can state take part.
     2. Near enough is a mean divergence of at most `max_divergence`. Without a limit, it is `highest_equal` of the

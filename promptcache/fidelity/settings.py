@@ -18,7 +18,7 @@ _ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Change of a schema that is compared with plain prefill.
+    """Change of a schema that is compared with ordinary prefill.
 
     Attributes:
         name: "context=guaranteed", for example. It is also the name of the option `--setting`.

@@ -1,6 +1,6 @@
 """The plan of one prompt as a list of pieces: stored tokens and new tokens, in the order of their positions.
 
-Every change of a plan maps pieces to pieces: repair, an answer that goes on, plain prefill.
+Every change of a plan maps pieces to pieces: repair, an answer that goes on, ordinary prefill.
 """
 
 from __future__ import annotations

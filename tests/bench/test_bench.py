@@ -31,16 +31,16 @@ def request_(model: Model) -> PlannedRequest:
 
 
 def test_alternatives_reach_the_same_token(model: Model, request_: PlannedRequest) -> None:
-    """Every way of reusing the same KV ends in the same logits, time after time; plain prefill has other KV."""
+    """Every way of reusing the same KV ends in the same logits, time after time; ordinary prefill has other KV."""
     found = first_token(model, request_)
     expected = found["prompt cache"]()
 
     assert [*found] == [
-        *("plain prefill", "concatenate", "deep copy"),
+        *("ordinary prefill", "concatenate", "deep copy"),
         *("prompt cache", "first use", "in place", "floor"),
     ]
     for name in [*found, *found]:
-        assert torch.allclose(found[name](), expected, atol=1e-10) == (name != "plain prefill")
+        assert torch.allclose(found[name](), expected, atol=1e-10) == (name != "ordinary prefill")
 
 
 def test_decoding_goes_on_where_it_stood(model: Model, request_: PlannedRequest) -> None:

@@ -103,7 +103,7 @@ MEASURED: dict[str, tuple[str, Callable[[Rows], object], object]] = {
     "disk": (
         "--shape tiny --modules 2 --module-tokens 8 --new 1 --repeats 2",
         lambda rows: {name: len(each) for name, each in rows[0]["seconds"].items()},
-        {"plain prefill": 2, "disk": 2, "memory": 2},
+        {"ordinary prefill": 2, "disk": 2, "memory": 2},
     ),
     "memory": (
         "--shape tiny --modules 2 --module-tokens 8 --requests 2",

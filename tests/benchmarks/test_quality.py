@@ -69,7 +69,7 @@ def outcomes(engine: Engine, name: str, **settings: object) -> list[Mapping[str,
 
 @pytest.mark.parametrize("name", ["demo-facts", "form-own-text"])
 def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None:
-    """Where all modules are present, a scaffold over all of them predicts what plain prefill does, up to rounding.
+    """Where all modules are present, a scaffold over all of them predicts what ordinary prefill does, up to rounding.
 
     Where values are arguments, the tokens differ, so only the schema without slots is compared.
     """
@@ -119,7 +119,7 @@ def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
 
 @pytest.mark.parametrize("name", usual_first(BYTE_SETS))
 def test_every_set_is_answered_in_every_way(tiny: Engine, name: str) -> None:
-    """Two questions of every set go through a tiny random model; its answers are compared at plain prefill's tokens."""
+    """Two questions of every set go through a tiny random model; its answers are compared at ordinary prefill's tokens."""
     found = outcomes(tiny, name, count=2, max_new_tokens=3)
 
     assert len(found) == 2

@@ -110,7 +110,7 @@ BYTES, LLAMA_LIKE = JoiningTokenizer(), HubTokenizer.from_parts(llama_like(), {}
 def test_text_between_control_tokens_is_tokenized_as_a_whole(
     tokenizer: Any, schema: str, prompt: str, is_cut: bool | None
 ) -> None:
-    """ "bc" is one token for plain prefill wherever the schema cuts it, but not across the control tokens of turns."""
+    """ "bc" is one token for ordinary prefill wherever the schema cuts it, but not across the control tokens of turns."""
     checked = check_schema(parse_schema(f'<schema name="s" whitespace="preserve" separator="">{schema}</schema>'))
     selection = resolve_prompt(parse_prompt(f'<prompt schema="s">{prompt}</prompt>'), checked)
     plan = serve_schema(checked, tokenizer, 1_000).plan(selection)

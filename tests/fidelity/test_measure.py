@@ -1,4 +1,4 @@
-"""Measurements of fidelity: exact settings are plain prefill, one prompt is an audit, and equal settings are one."""
+"""Measurements of fidelity: exact settings are ordinary prefill, one prompt is an audit, and equal settings are one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_exact_settings_are_plain_prefill(engine: Engine) -> None:
 
 
 def test_plain_prefill_has_no_distance_from_itself(engine: Engine) -> None:
-    """A schema that caches nothing is plain prefill under every setting: it has no distance, and they are one."""
+    """A schema that caches nothing is ordinary prefill under every setting: it has no distance, and they are one."""
     uncached = MODULES.replace("<module ", '<module cache="false" ')
     found = measure_fidelity(
         engine, schema(uncached, PROMPT), num_prompts=0, max_new_tokens=PLACES, settings=settings("repair=all")

@@ -48,7 +48,7 @@ def repaired_is_reference(service: SchemaServer, selection: Selection) -> None:
         logits = linked_logits(plan, service.executor)
         _near(service, logits, reference_logits(plan.tokens, service.model), f"the reference with repair {repair!r}")
         if repair == "all":
-            _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")
+            _near(service, logits, plain_logits(plan.tokens, service.model), "ordinary prefill with repair 'all'")
 
 
 def attended_is_reference(service: SchemaServer, selection: Selection) -> None:
@@ -66,7 +66,7 @@ def exact_is_plain(service: SchemaServer, selection: Selection) -> None:
     """An answer of level `exact` equals one causal forward pass over the same tokens at the same positions."""
     plan = service.plan(selection)
     if plan.level is Level.EXACT:
-        _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "plain prefill")
+        _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "ordinary prefill")
 
 
 def exact_is_models_own(service: SchemaServer, selection: Selection) -> None:
@@ -112,7 +112,7 @@ ENGINE_LAWS = (
     Law(name="cached is the reference", over=Over.ANSWER, check=cached_is_reference),
     Law(name="repaired is the reference", over=Over.ANSWER, check=repaired_is_reference),
     Law(name="attended is the reference", over=Over.ANSWER, check=attended_is_reference),
-    Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
+    Law(name="exact is ordinary prefill", over=Over.ANSWER, check=exact_is_plain),
     Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
     Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),
     Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),

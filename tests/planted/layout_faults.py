@@ -249,7 +249,7 @@ replaced("every answer is called exact", Plan, "level", Level.EXACT, law=LEVEL)
 replaced("no answer is called exact", Plan, "level", Level.MODULAR, law=LEVEL)
 
 
-@wrapped("the level overlooks replaced fillers", plan_pieces, "num_exact", law="exact is plain prefill")
+@wrapped("the level overlooks replaced fillers", plan_pieces, "num_exact", law="exact is ordinary prefill")
 def _level_without_fillers(original: Any, found: Any) -> int:
     kept: list[Any] = []
     for each in found:

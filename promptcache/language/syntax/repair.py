@@ -9,7 +9,7 @@ from typing import Final
 
 from promptcache.diagnostics import InvalidValue, Kind
 
-REPAIRS: Final = "none, slots, all, attended-8 or first-16 (tokens of each run), attended-10% or first-20% (of them)"
+REPAIRS: Final = "none, slots, all, attended-8 or first-16 (tokens of each text), attended-10% or first-20% (of them)"
 """The values of `repair`, for messages."""
 
 _COUNTED = re.compile(r"(attended|first)-(0|[1-9][0-9]{0,8})(%?)")

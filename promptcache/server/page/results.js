@@ -25,7 +25,7 @@ function milliseconds(value) {
   return value.toFixed(value < 99.95 ? 1 : 0);
 }
 
-/** Show the usage and times of an answer, beside those of plain prefill if there are any. */
+/** Show the usage and times of an answer, beside those of ordinary prefill if there are any. */
 export function showResults(ours, plain) {
   $("finish").textContent = ours.finish === "length" ? "The answer reached the limit of tokens." : "";
   const rows = [["With reuse", ours], ...(plain ? [["Plain prefill", plain]] : [])]
@@ -49,7 +49,7 @@ export function showResults(ours, plain) {
   fill("times", head, [...STEPS.map(step), ["to the first token", ...rows.map((row) => milliseconds(row.ttft))]]);
   const isSame = plain && plain.text === ours.text;
   $("same").textContent = !plain
-    ? "Compare with plain prefill to see the same prompt computed without any reuse."
+    ? "Compare with ordinary prefill to see the same prompt computed without any reuse."
     : `Plain prefill: the same tokens at the same positions, nothing reused. ${isSame ? "The answer is the same." : `Its answer: ${plain.text}`} `
       + "Each was measured once, after the answer above; press again for other measurements.";
   showReuse(ours);
