@@ -246,7 +246,8 @@ class RepairedModules:
         self._engine = Engine(model, self._tokenizer, repair="all")
         for number, prefix in enumerate(prefixes):
             text = self._tokenizer.detokenize(prefix)
-            self._engine.add_schema(f'<schema name="s{number}"><module name="prefix">{text}</module></schema>')
+            module = f'<module name="prefix">{text}</module>'
+            self._engine.add_schema(f'<schema name="s{number}" separator="">{module}</schema>')
 
     def build(self, prefixes: Rows) -> None:
         for each in prefixes:
