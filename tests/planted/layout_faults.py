@@ -195,6 +195,11 @@ def _long_argument(original: Any, self: Any, slot: Any) -> Any:
     return content
 
 
+@wrapped("the text of a prompt has no separator", plan, "added_text", law=PLACE)
+def _text_without_separator(original: Any, selection: Any, *args: Any) -> Any:
+    return original(replace(selection, schema=replace(selection.schema, open_separator="")), *args)
+
+
 @wrapped("added text starts one position late", plan, "Plan", law=PLACE, quick=True)
 def _late_text(original: Any, **fields: Any) -> Any:
     added = {Origin.TEXT, Origin.HEADER, Origin.FOOTER}
