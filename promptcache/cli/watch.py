@@ -87,7 +87,7 @@ class _Watched:
         limits = self._limits
         laid_out = limits.lay_out(schema)
         plan = None if prompt is None else limits.plan(resolve_prompt(prompt, schema), laid_out)
-        warmed = all_encodings(schema, laid_out, limits.tokenizer)
+        warmed = (each for _, each in all_encodings(schema, laid_out[0], limits.tokenizer))
         facts = read_facts(self._model, limits.folder, Dtype.AUTO)
         print_layout(view_layout(laid_out, facts, plan, warmed), stdout(), plan)
         warnings = (*schema.warnings, *laid_out[0].warnings, *(plan.warnings if plan else ()))
