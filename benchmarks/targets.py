@@ -77,7 +77,7 @@ class LoadSetup:
     def plain_text(self, request: LoadRequest) -> str:
         """Return the text of a request, its modules included, as `prompt_text` puts it before the model."""
         modules = (f" {self.modules[index]}" if index else self.modules[index] for index in request.modules)
-        return "".join([*modules, request.text])
+        return "".join([*modules, f" {request.text}"])
 
 
 def load_setup(
