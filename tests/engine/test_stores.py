@@ -165,7 +165,7 @@ def test_warming_again_writes_what_could_not_be_written(tmp_path: Path) -> None:
     for report in failed:
         assert dict(report.not_kept) == {str(folder): report.num_encodings}
         assert f"{report.num_encodings} of {report.num_encodings} encodings are not kept in" in report.faults[-1]
-        assert report.faults[-1].endswith("Not a directory")
+        assert report.faults[-1].endswith("Not a directory; name another place")
     assert (written.num_encoded, dict(written.not_kept), written.faults) == (0, {}, ())
     assert dict(restarted.found) == {Tier.DISK: restarted.num_encodings}
 
@@ -198,7 +198,7 @@ def test_warming_says_what_a_limit_has_no_room_for(tmp_path: Path) -> None:
     assert dict(report.not_kept) == {str(tight): lost}
     assert report.faults == (
         f"{lost} of {report.num_encodings} encodings are not kept in {tight}: "
-        "its limit has no room for them beside newer ones",
+        "its limit has no room for them beside newer ones; raise it",
     )
 
 

@@ -196,7 +196,7 @@ def test_a_folder_is_read_with_all_its_files(tmp_path: Path):
 @pytest.mark.parametrize(
     ("files", "error", "message"),
     [
-        ({}, ModelNotFound, r"tokenizer\.json is missing"),
+        ({}, ModelNotFound, r"no tokenizer\.json"),
         *(({"tokenizer.json": each}, UnsupportedModel, "tokenizer.json") for each in ("{", "[]", "{}", '{"model": {"type": "Novel", "vocab": {}}}')),
         *(({"tokenizer_config.json": each}, UnsupportedModel, "tokenizer_config") for each in ("{", "[]")),
         ({"chat_template.jinja": "\ud800"}, UnsupportedModel, r"chat_template\.jinja' is not UTF-8"),
