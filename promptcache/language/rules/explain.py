@@ -122,7 +122,7 @@ def describe(rule: Rule) -> str:
     """Return the demand of a rule in words."""
     declared = rule.declared if isinstance(rule, Implication) else rule
     if declared is not None:
-        return f"{declared.message} ({declared.words})" if declared.message else declared.words
+        return f'{declared.words} ("{declared.message}")' if declared.message else declared.words
     assert isinstance(rule, Implication)
     subject, then = rule.when[0], listed(sorted(rule.then))
     words = _WORDS.get(rule.kind, "'{subject}' requires {then}")
