@@ -196,7 +196,7 @@ def _warm_schemas(
     """Encode everything of these schemas that the store does not have.
 
     Args:
-        entries: What the store had before; None if nobody asks for reasons.
+        entries: What the store had before; None leaves the reasons out.
 
     Returns:
         The report for each schema, and the reasons.

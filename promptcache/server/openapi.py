@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI
@@ -31,15 +32,17 @@ _PLACE = "#/components/schemas/"
 
 
 def add_docs(app: FastAPI) -> None:
-    """Add `/openapi.json` and `/docs` to an application that has its other routes."""
-    document = _document(app)
-    page = _page(document)
+    """Add `/openapi.json` and `/docs` to an application that has its other routes; the first request makes them."""
 
-    async def openapi() -> Response:
-        return JSONResponse(document)
+    @cache
+    def document() -> dict[str, Any]:
+        return _document(app)
 
-    async def docs() -> Response:
-        return HTMLResponse(page, headers=PAGE_HEADERS)
+    def openapi() -> Response:
+        return JSONResponse(document())
+
+    def docs() -> Response:
+        return HTMLResponse(_page(document()), headers=PAGE_HEADERS)
 
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)

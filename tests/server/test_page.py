@@ -763,7 +763,7 @@ CACHE = {
 @in_browser
 def test_a_new_schema_is_saved_before_it_runs(visit: Callable[..., Any], open_server: Served) -> None:
     """A new schema starts as a valid example. Run offers to save it, asks for an admin key, again after a wrong one,
-    says that it is saved, and goes on. No key is kept. Without the offer, a schema with problems is told.
+    says that it is saved, and goes on. No key is kept. A schema with problems is not offered to be saved.
     """
     page = ready(visit(expected="403"))
     asked: list[str] = []
