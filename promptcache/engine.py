@@ -22,7 +22,6 @@ from promptcache.decode import (
     RequestBuilder,
     Score,
     Service,
-    ServiceLimits,
     ServiceObserver,
     Stream,
     WarmReport,
@@ -48,17 +47,10 @@ from promptcache.layout import Layout, Plan, render
 from promptcache.loops import linked_inputs
 from promptcache.model import Model, as_model, load_model, tell_unused, wrap_tokenizer
 from promptcache.options import OPTIONS, AnswerKeywords, OptionKeywords
-from promptcache.planning import (
-    Catalog,
-    Planner,
-    PromptSource,
-    TemplateOptions,
-    choose_placement,
-    serve_schema,
-)
+from promptcache.planning import Catalog, Planner, PromptSource, TemplateOptions, choose_placement, serve_schema
 from promptcache.rows import choose_kernels, used_kernels
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
-from promptcache.settings import CodecName, EngineKeywords, EngineSettings, PretrainedKeywords
+from promptcache.settings import CodecName, EngineKeywords, EngineSettings, PretrainedKeywords, ServiceLimits
 from promptcache.structured import OutputType, Parsed
 from promptcache.tokenizer import Tokenizer
 
@@ -132,10 +124,8 @@ class Engine(Unpicklable):
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
 
-        Downloads and weights above 1 GiB show the progress bars of transformers.
-
         Args:
-            model: "demo" (part of this package), a folder, or a hub id.
+            model: "demo" (part of this package), a folder, or a hub id. Transformers shows the progress of downloads.
             device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
             dtype: Dtype of the weights. "auto" is the checkpoint's own dtype, or float32 for float16 on a CPU.
             options: Settings, as for `Engine`, but `pack=None`, and options of transformers' `from_pretrained`.
@@ -295,8 +285,7 @@ class Engine(Unpicklable):
     def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
-        Args:
-            template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
+        `template_kwargs` are variables of the chat template, such as `{"enable_thinking": False}`.
         """
         return self._planner.plan(prompt, repair, template_kwargs)
 
@@ -333,15 +322,14 @@ class Engine(Unpicklable):
     ) -> tuple[Completion[Parsed], ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
-        KV that several prompts reuse is held once, and attended to once per layer. An error ends the batch.
+        KV that several prompts reuse is held once, and attended to once per layer. An error ends the batch. It names
+        the index of its prompt.
 
         Args:
             prompts: Any number. As many as fit into `batch_bytes` are computed together, and then the others.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
             output: As for `generate`, of each answer.
             options: Those of `generate` for each prompt, `seed` as well, without a streamer.
-
-        An error of a prompt names its index.
         """
         asked = self._requests.read({"output": output, **options})
         return answer(self._requests.build_batch(prompts, asked), self._executor, batch_bytes)
@@ -349,10 +337,9 @@ class Engine(Unpicklable):
     def stream(
         self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
     ) -> Stream[Parsed]:
-        """Answer a prompt piece by piece. Options and errors are those of `generate`, raised before the first piece.
+        """Return an iterator over the pieces of an answer. `completion` is set at its end. Closing it stops generation.
 
-        Returns:
-            An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
+        Options and errors are those of `generate`, raised before the first piece.
         """
         asked = self._requests.read({"output": output, **options})
         return Stream(self._requests.build(prompt, asked), self._requests)
@@ -366,14 +353,11 @@ class Engine(Unpicklable):
     def astream(
         self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]
     ) -> AsyncStream[Parsed]:
-        """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.
+        """Return an asynchronous iterator over the pieces of an answer. Arguments and errors are those of `stream`.
 
         The prompt is checked and planned before this returns, in the calling thread: milliseconds, more with a new
-        `output`. `await asyncio.to_thread(engine.astream, prompt)` does it in another thread.
-
-        Returns:
-            An asynchronous iterator over pieces of text. The request begins with the first piece. Closing it, or
-            cancelling the task that reads it, stops generation.
+        `output`. `await asyncio.to_thread(engine.astream, prompt)` does it in another thread. The request begins with
+        the first piece. Closing the iterator, or cancelling the task that reads it, stops generation.
         """
         return self._async_service.stream(prompt, self._requests.read({"output": output, **options}))
 
@@ -451,12 +435,10 @@ class Engine(Unpicklable):
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
     ) -> Audit:
-        """Compare a prompt with ordinary prefill of the same text: how far the two are apart, and both answers.
-
-        Slow: it prefills the whole text, and compares the predictions at each token of its greedy answer.
+        """Compare a prompt with ordinary prefill of the same text: how far the two are apart, and both answers. Slow.
 
         Args:
-            max_new_tokens: Limit of the tokens of the answers, which are the places that are compared.
+            max_new_tokens: Limit of the tokens of the greedy answers, which are the places that are compared.
         """
         OPTIONS["max_new_tokens"].kind.check("max_new_tokens", max_new_tokens, InvalidValue)
         plan = self._planner.fitting(prompt, repair, max_new_tokens)

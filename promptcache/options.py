@@ -325,31 +325,13 @@ class Options:
         return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id)
 
     @property
-    def changes_logits(self) -> bool:
-        """Whether a penalty or bias of ours changes logits, before all other processing."""
-        return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)
-
-    @property
     def sampling(self) -> tuple[object, ...]:
         """The values by which rows are sampled. Rows with equal ones are sampled together."""
         values = (getattr(self, name) for name in (_SAMPLED if self.is_sampled else _GREEDY))
         return tuple(tuple(value.items()) if isinstance(value, Mapping) else value for value in values)
 
-    def check_batch(self) -> None:
-        """Refuse a streamer.
-
-        Raises:
-            InvalidGeneration: The options have one.
-        """
-        if self.streamer is not None:
-            raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
-
     def check_stream(self) -> None:
-        """Refuse a second streamer, and several sequences, whose tokens would be mixed.
-
-        Raises:
-            InvalidGeneration: The options have one of these.
-        """
+        """Refuse a second streamer, and several sequences, whose tokens would be mixed."""
         if self.streamer is not None:
             raise InvalidGeneration("stream() is a streamer itself; give 'streamer' to generate()")
         if self.num_return_sequences > 1:
@@ -417,16 +399,6 @@ _ELSEWHERE = {
 """Names of options in other libraries, with ours."""
 
 
-def check_option(name: str, value: object) -> None:
-    """Refuse a value that an option does not take. None is the default of every option.
-
-    Raises:
-        InvalidGeneration: Names the option, the value and what is expected.
-    """
-    if value is not None:
-        OPTIONS[name].kind.check(name, value, InvalidGeneration)
-
-
 def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options among keywords, or among the settings of a generation configuration, with checked values.
 
@@ -437,10 +409,17 @@ def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
     made = dict[str, Any]()
     for name, value in given.items():
         if name in OPTIONS:
-            check_option(name, value)
+            if value is not None:  # the default of every option
+                OPTIONS[name].kind.check(name, value, InvalidGeneration)
             made[name] = value
         elif name in OTHER_LOOPS:
-            _check_loop(name, value)
+            is_plain = isinstance(value, bool | int | float | str)
+            if value is not None and not (is_plain and value in (False, OTHER_LOOPS[name])):
+                raise InvalidGeneration(
+                    f"'{name}' does not work here: an answer is a row of a shared forward pass. transformers takes it "
+                    f"over the linked prompt: engine.model.hf.generate(**engine.link(prompt), {name}="
+                    f"{shown(value) if is_plain else '…'})"
+                )
         elif name in _SET_BY_US:
             raise InvalidGeneration(f"generate() sets '{name}' itself, from the prompt; remove it")
         elif name in ("max_length", "min_length"):
@@ -456,16 +435,6 @@ def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
                 f"generate() has no option '{name}' ({meant or 'its options are those of transformers'})"
             )
     return made
-
-
-def _check_loop(name: str, value: object) -> None:
-    is_plain = isinstance(value, bool | int | float | str)
-    if value is not None and not (is_plain and value in (False, OTHER_LOOPS[name])):
-        raise InvalidGeneration(
-            f"'{name}' does not work here: an answer is a row of a shared forward pass. transformers takes it over "
-            f"the linked prompt: engine.model.hf.generate(**engine.link(prompt), {name}="
-            f"{shown(value) if is_plain else '…'})"
-        )
 
 
 def with_sampling(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,16 +10,14 @@ import asyncio
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
-from functools import partial
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode.completion import Completion
 from promptcache.decode.job import Job, Listener, job_of
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.decode.service import Service, ServiceState, Ticket
-from promptcache.decode.stream import AnswerPieces
-from promptcache.diagnostics import Unpicklable
+from promptcache.decode.stream import AnswerStream
 from promptcache.locks import new_lock
 from promptcache.options import Options
 from promptcache.planning import PromptSource
@@ -31,23 +29,28 @@ _LIMITS = ServiceLimits(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize,
 
 
 class _Awaited:
-    """A request of a service, and the items that its listener gets. One event loop uses it."""
+    """A request of a service, and the items that its listener gets.
+
+    Attributes:
+        loop: The event loop that uses it; None before the request is submitted.
+    """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._items: asyncio.Queue[int | TokenLogprobs | Completion | BaseException] = asyncio.Queue()
         self._ticket: Ticket | None = None
         self._is_cancelled = False
 
-    @property
-    def is_submitted(self) -> bool:
-        """Whether the request was submitted, or is about to be."""
-        return self._loop is not None
-
     async def submit(self, submit: Callable[[], Ticket]) -> None:
         """Submit the request to a service, by a function that may block."""
-        self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._submit, submit)
+        self.loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            self._ticket = submit()
+            if self._is_cancelled:
+                self._ticket.cancel()
+
+        await asyncio.to_thread(run)
 
     async def next(self) -> int | TokenLogprobs | Completion:
         """Return the next item, or raise the error of the request."""
@@ -64,51 +67,37 @@ class _Awaited:
 
     def listen(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
         """Pass an item to the event loop; the listener of the request."""
-        assert self._loop is not None, "only a submitted request has items"
+        assert self.loop is not None, "only a submitted request has items"
         try:
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+            self.loop.call_soon_threadsafe(self._items.put_nowait, item)
         except RuntimeError:  # the event loop is closed
             self.cancel()
 
-    def _submit(self, submit: Callable[[], Ticket]) -> None:
-        self._ticket = submit()
-        if self._is_cancelled:
-            self._ticket.cancel()
 
-
-class AsyncStream(Unpicklable, AsyncIterator[str], Generic[Parsed]):
+class AsyncStream(AnswerStream[Parsed], AsyncIterator[str]):
     """An answer that is being generated, for `async for`. Afterwards `completion` has the whole answer.
 
     The request begins with the first piece. It is cancelled by `aclose`, by the end of an `async with` block, if a task
     that waits for a piece is cancelled, and if the stream is deleted.
     """
 
-    _instead = "pickle its completion once it is exhausted"
-
     def __init__(self, request: Request, asked: _Awaited, submit: Callable[[], Ticket]) -> None:
-        self.completion: Completion[Parsed] | None = None
+        super().__init__(request)
         self._asked, self._submit = asked, submit
-        self._pieces = AnswerPieces(request.text, request.reader.split())
-        self._over = False
         self._reading = asyncio.Lock()  # one task waits for an item; others would wait for ever at the end
         # The service has no reference to the stream, so a stream can be deleted.
         weakref.finalize(self, asked.cancel).atexit = False
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning before the answer, as far as it was generated."""
-        return self._pieces.reasoning
 
     async def __anext__(self) -> str:
         async with self._reading:
             try:
                 while not self._over:
-                    if not self._asked.is_submitted:
+                    if self._asked.loop is None:
                         await self._asked.submit(self._submit)
                     item = await self._asked.next()
                     if isinstance(item, Completion):
                         self.completion, self._over = item, True
-                    if piece := self._pieces.add(item):
+                    if piece := self._piece(item):
                         return piece
             except BaseException:
                 await self.aclose()
@@ -148,7 +137,7 @@ class AsyncService:
         """Return the answer to a prompt. If the task is cancelled, so is the request."""
         asked = _Awaited()
         try:
-            await asked.submit(lambda: self._add(self._job(prompt, options, asked.listen)))
+            await asked.submit(lambda: self.service.submit_job(self._job(prompt, options, asked.listen)))
             while not isinstance(item := await asked.next(), Completion):
                 pass
             return item
@@ -160,10 +149,7 @@ class AsyncService:
         options.check_stream()
         asked = _Awaited()
         job = self._job(prompt, options, asked.listen)
-        return AsyncStream(job.request, asked, partial(self._add, job))
+        return AsyncStream(job.request, asked, lambda: self.service.submit_job(job))
 
     def _job(self, prompt: PromptSource, options: Options, listener: Listener) -> Job:
         return job_of(self._requests.build(prompt, options), listener, self._requests.executor)
-
-    def _add(self, job: Job) -> Ticket:
-        return self.service.submit_job(job)

@@ -1,22 +1,16 @@
-"""The results that an engine returns: completions with usage and timing, and reports of warming.
-
-`completion` makes the result of a request. Results hold no tensors.
-"""
+"""The results of an engine: completions with usage and timing, and reports of warming. They hold no tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, cast
 
-from promptcache.answers import TokenLogprobs, whole_text
-from promptcache.decode.request import Request
+from promptcache.answers import TokenLogprobs
 from promptcache.diagnostics import Diagnostic, InvalidOutput, Short
-from promptcache.encode import Prepared
-from promptcache.kv import Codec, Tier
-from promptcache.layout import Level, Origin, Piece, Plan
-from promptcache.rows import Recalled
+from promptcache.kv import Tier
+from promptcache.layout import Level, Plan
 from promptcache.structured import OutputFormat, Parsed, ToolCall
 
 
@@ -204,81 +198,3 @@ class WarmReport(Short):
     found: Mapping[Tier, int]
     not_kept: Mapping[str, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
-
-
-def completion(
-    request: Request,
-    prepared: Prepared,
-    token_ids: tuple[int, ...],
-    *,
-    ended: bool,
-    timing: Timing,
-    logprobs: tuple[TokenLogprobs, ...] | None,
-    copied_bytes: int,
-    kept_bytes: int,
-) -> Completion:
-    """Return the result of a request for the generated tokens."""
-    plan, fetched = prepared.plan, prepared.fetched
-    parts = request.reader.parts(whole_text(request.text, token_ids))
-    num_found = 0 if prepared.recalled is None else prepared.recalled.num_found
-    return Completion(
-        text=parts.text,
-        reasoning=parts.reasoning,
-        tool_calls=parts.calls,
-        token_ids=token_ids,
-        finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
-        level=plan.level,
-        repair=str(plan.repair),
-        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.kv_of),
-        usage=Usage(
-            num_reused_tokens=plan.num_reused_tokens,
-            num_history_tokens=num_found,
-            num_new_tokens=plan.num_new_tokens - num_found,
-            num_repaired_tokens=sum(_num_computed(piece, prepared.recalled) for piece in plan.repaired),
-            num_generated_tokens=len(token_ids),
-            num_encoded_tokens=fetched.num_encoded_tokens,
-            copied_bytes=copied_bytes,
-            kept_bytes=kept_bytes,
-            moved_bytes=fetched.moved_bytes,
-            faults=fetched.faults,
-            modules=_module_usage(prepared),
-            promoted=plan.level is not request.plan.level,
-        ),
-        timing=timing,
-        plan=plan,
-        logprobs=logprobs,
-        output_format=request.options.output,
-    )
-
-
-def _module_usage(prepared: Prepared) -> tuple[ModuleUsage, ...]:
-    """Return where reused KV came from: that of the cached text of each module, and at the end that of other tokens."""
-    stored: dict[str, list[tuple[int, Tier | None]]] = {}
-    recalled = dict[str, int]()
-    for piece in prepared.plan.pieces:
-        if piece.source is not None:
-            tier = prepared.fetched.tiers.get(piece.source.encoding)
-            stored.setdefault(piece.module, []).append((len(piece.token_ids), tier))
-        elif num_found := len(piece.token_ids) - _num_computed(piece, prepared.recalled):
-            module = piece.module if piece.origin is Origin.REPAIRED else ""
-            recalled[module] = recalled.get(module, 0) + num_found
-    found = [_stored_usage(module, each) for module, each in stored.items()]
-    for module, number in sorted(recalled.items(), key=lambda each: not each[0]):  # "" is the last one
-        found.append(ModuleUsage(module=module, source=KVSource.HISTORY, num_tokens=number, tier=Tier.MEMORY))
-    return tuple(found)
-
-
-def _num_computed(piece: Piece, recalled: Recalled | None) -> int:
-    """Return how many tokens of a new piece history does not have."""
-    stretches = () if recalled is None else recalled.stretches
-    overlaps = (min(piece.stop, each.first + each.num_found) - max(piece.start, each.first) for each in stretches)
-    return len(piece.token_ids) - sum(max(0, overlap) for overlap in overlaps)
-
-
-def _stored_usage(module: str, found: Sequence[tuple[int, Tier | None]]) -> ModuleUsage:
-    num_tokens, tiers = sum(number for number, _ in found), {tier for _, tier in found}
-    if None in tiers:
-        return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
-    slowest = next(tier for tier in reversed(Tier) if tier in tiers)
-    source = KVSource.HIT if slowest is Tier.MEMORY else KVSource.LOAD
-    return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

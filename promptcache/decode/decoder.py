@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
-from collections.abc import Sequence
-from itertools import compress
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from promptcache.answers import Mask, masked, token_logprobs
 from promptcache.attention import to_device
-from promptcache.decode.completion import Completion, Timing, completion
-from promptcache.decode.job import Job
-from promptcache.decode.sampling import SampledRow, change_logits_, sample
+from promptcache.decode.completion import Completion
+from promptcache.decode.job import Job, completion_of
+from promptcache.decode.sampling import change_logits_, sample
 from promptcache.diagnostics import InvalidGeneration, ModelChanged
 from promptcache.encode import CHUNK_TOKENS, Executor, Prepared
 from promptcache.model import token_tensor
-from promptcache.rows import Batch, Row, has_finite_logits
+from promptcache.rows import Batch, Row
+
+_log = logging.getLogger(__name__)
 
 
 class ServiceObserver:
@@ -39,27 +42,17 @@ class Decoder:
     """The running requests of one model. Not thread-safe.
 
     Attributes:
-        running: The jobs, in the order in which they joined.
+        running: The jobs with their rows, in the order in which they joined.
+        batch: Their rows share its forward passes.
         num_failed: Number of forward passes that failed since the last successful one.
     """
 
     def __init__(self, executor: Executor, observer: ServiceObserver | None = None) -> None:
-        """Create a decoder without jobs.
-
-        Args:
-            executor: Its model links in segments.
-            observer: Gets the times of steps.
-        """
-        self.running: list[Job] = []
+        self.running: dict[Job, Row] = {}
         self.num_failed = 0
         self._executor = executor
         self._observer = observer or ServiceObserver()
-        self._batch = Batch(executor.model, executor.copies, executor.graphs)
-
-    @property
-    def tail_bytes(self) -> int:
-        """Bytes of KV of the running requests' own tokens."""
-        return self._batch.tails.nbytes
+        self.batch = Batch(executor.model, executor.copies, executor.graphs)
 
     def join(self, job: Job, prepared: Prepared) -> None:
         """Add a job whose plan has its KV. Nothing is computed."""
@@ -70,10 +63,10 @@ class Decoder:
             job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
         if (streamer := job.request.options.streamer) is not None:
             streamer.put(torch.tensor([tokens.used_ids]))
-        job.row = self._batch.join(tokens, prepared.fetched.kv_of, prepared.recalled)
-        job.pending.extend(job.row.tokens.token_ids)
+        row = self.batch.join(tokens, prepared.fetched.kv_of, prepared.recalled)
+        job.pending.extend(row.tokens.token_ids)
         job.joined_at = time.perf_counter()
-        self.running.append(job)
+        self.running[job] = row
 
     def step(self, prompt_tokens: int = CHUNK_TOKENS) -> None:
         """Compute the next token of each decoding row, and parts of prompts. A job must be running.
@@ -90,7 +83,7 @@ class Decoder:
                 room -= len(chunk)
         started = time.perf_counter()
         try:
-            logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
+            logits = self.batch.step([(self.running[job], chunk) for job, chunk in work])
         except ModelChanged as error:
             self._fail(self.running, error)
             return
@@ -113,53 +106,47 @@ class Decoder:
         """Remove a job, running or not, and pass the result to its listener. History keeps the KV that it computed."""
         if isinstance(result, BaseException):
             self._keep(job)
-        if job.row is not None:
-            self.running.remove(job)
-            self._batch.leave(job.row)
-            job.row = None
-        job.tell(result)
+        row = self.running.pop(job, None)
+        if row is not None:
+            self.batch.leave(row)
+        try:
+            job.listener(result)
+        except Exception:  # noqa: BLE001 - code of the caller, whose errors affect no other job
+            _log.exception("a listener raised an error when its request ended")
 
-    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+    def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
         """End the jobs of a step that failed; some of them may have ended in it."""
         self._observer.step_failed()
         for job in tuple(jobs):
-            if job.row is not None:
+            if job in self.running:
                 self.end(job, error)
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
-        masks, good, processed = list[Mask | None](), list[bool](), dict[int, torch.Tensor]()
-        for index, (job, is_finite) in enumerate(zip(jobs, has_finite_logits(logits).tolist(), strict=True)):
+        good, masks, processed = list[int](), list[Mask | None](), dict[int, torch.Tensor]()
+        are_finite = (logits.amax(-1) < math.inf).tolist()  # minus infinity is allowed; the largest with a NaN is NaN
+        for index, (job, is_finite) in enumerate(zip(jobs, are_finite, strict=True)):
             try:
                 if not is_finite and not job.request.options.remove_invalid_values:
                     raise self._executor.model.not_finite("the logits of this request")
                 mask = None if job.matcher is None else job.matcher.mask()
                 if job.processors:
-                    processed[len(masks)] = _processed(job, masked(logits[index : index + 1], [mask]))
-                masks.append(None if job.processors else mask)
+                    processed[len(good)] = _processed(job, masked(logits[index : index + 1], [mask]))
+                    mask = None
             except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
                 self.end(job, error)
-                good.append(False)
             else:
-                good.append(True)
-        if not all(good):
-            jobs, logits = [*compress(jobs, good)], logits[torch.tensor(good, device=logits.device)]
-            if not jobs:
-                return
+                good.append(index)
+                masks.append(mask)
+        if not good:
+            return
+        if len(good) < len(jobs):
+            jobs, logits = [jobs[index] for index in good], logits[torch.tensor(good, device=logits.device)]
         scores = masked(logits, masks)
         if processed:
             dtype = torch.promote_types(scores.dtype, torch.float32)
             scores = torch.stack([processed.get(row, each).to(dtype) for row, each in enumerate(scores)])
-        rows = [
-            SampledRow(
-                options=job.sampling,
-                generator=job.generator,
-                seen=job.seen[0],
-                num_new=len(job.token_ids),
-            )
-            for job in jobs
-        ]
-        for index, (job, token_id) in enumerate(zip(jobs, sample(scores, rows), strict=True)):
+        for index, (job, token_id) in enumerate(zip(jobs, sample(scores, jobs), strict=True)):
             if token_id < 0:
                 self.end(job, InvalidGeneration("under these options, no token has a probability above 0"))
                 continue
@@ -188,62 +175,32 @@ class Decoder:
         except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
             self.end(job, error)
             return
-        if is_complete:
-            self._complete(job, ended)
-
-    def _complete(self, job: Job, ended: bool) -> None:
-        prepared = job.prepared
-        assert prepared is not None, "a running job is prepared"
+        if not is_complete:
+            return
+        model, ended_at = self._executor.model, time.perf_counter()
         try:
-            self._executor.model.check_unchanged()
+            model.check_unchanged()
         except ModelChanged as error:
             self.end(job, error)
             return
-        now, request = time.perf_counter(), job.request
-        kept_bytes = self._keep(job)
-        prepare_s = prepared.refine_s + prepared.fetch_s + prepared.fetched.encode_s + prepared.choose_s
-        timing = Timing(
-            plan_s=job.planned - request.started,
-            wait_s=max(0.0, job.prepared_at - job.submitted - prepare_s),
-            refine_s=prepared.refine_s,
-            fetch_s=prepared.fetch_s,
-            encode_s=prepared.fetched.encode_s,
-            choose_s=prepared.choose_s,
-            link_s=job.joined_at - job.prepared_at,
-            prefill_s=job.first_token_at - job.joined_at,
-            decode_s=now - job.first_token_at,
+        kept_bytes, copied_bytes = self._keep(job), self.running[job].num_copied * model.shape.token_bytes
+        self.end(
+            job,
+            completion_of(job, ended=ended, ended_at=ended_at, copied_bytes=copied_bytes, kept_bytes=kept_bytes),
         )
-        made = completion(
-            request,
-            prepared,
-            tuple(job.token_ids),
-            ended=ended,
-            timing=timing,
-            logprobs=None if request.options.logprobs is None else tuple(job.logprobs),
-            copied_bytes=_row(job).num_copied * self._executor.model.shape.token_bytes,
-            kept_bytes=kept_bytes,
-        )
-        self.end(job, made)
 
     def _keep(self, job: Job) -> int:
         """Copy the KV that a job has computed to history; return the number of bytes."""
-        if job.row is None or job.row.num_own == 0:
+        row = self.running.get(job)
+        if row is None or row.num_own == 0 or job.prepared is None or job.prepared.recalled is None:
             return 0
-        own = self._batch.own_kv(job.row)
-        recalled = None if job.prepared is None else job.prepared.recalled
-        return self._executor.keep(recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
-
-
-def _row(job: Job) -> Row:
-    assert job.row is not None, "a running job has a row"
-    return job.row
+        return self._executor.keep(job.prepared.recalled, job.token_ids, self.batch.own_kv(row))
 
 
 def _processed(job: Job, scores: torch.Tensor) -> torch.Tensor:
     """Return the scores `[V]` of the next token after the changes and processors of a job, from `[1, V]`."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
-    answer = job.seen[0, job.seen.shape[1] - len(job.token_ids) :]
-    change_logits_(scores[0], answer, job.request.options)
+    change_logits_(scores[0], job, job.request.options)
     for processor in job.processors:
         scores = processor(job.seen, scores)
     return scores[0]

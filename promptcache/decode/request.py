@@ -6,28 +6,24 @@ A request is complete: answering it needs no XML and no schema.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from promptcache.answers import AnswerReader, TokenGrammars, TokenMatcher, answer_reader, token_grammars
 from promptcache.diagnostics import InvalidGeneration, inside, shown
-from promptcache.encode import Executor, Prepared, Progress, Refiner, prepare
+from promptcache.encode import Executor, Refiner
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
 from promptcache.model import Model, read_options
 from promptcache.options import OptionKeywords, Options
-from promptcache.planning import ChatPrompt, Planner, PromptSource, TemplateOptions, check_room, checked_batch
+from promptcache.planning import ChatPrompt, Planner, PromptSource, check_room, checked_batch
 from promptcache.structured import CallsOrText, OutputFormat, Tool, ToolCalls, read_output, read_tools
 from promptcache.tokenizer import Tokenizer
 
 
 def called_tools(options: Options) -> tuple[Tool, ...]:
-    """Return the tools that the answer may call.
-
-    Raises:
-        InvalidValue: They are no tools, or `tool_choice` names none of them.
-    """
+    """Return the tools that the answer may call. `tool_choice` names one of them, or how they are chosen."""
     tools = read_tools(options.tools)
     choices = ("auto", "none", "required") if tools else ("auto", "none")
     if options.tool_choice not in (*choices, *(each.name for each in tools)):
@@ -38,27 +34,13 @@ def called_tools(options: Options) -> tuple[Tool, ...]:
     return () if options.tool_choice == "none" else tools
 
 
-def _template_options(options: Options, prompt: PromptSource | ChatPrompt, tools: Sequence[Tool]) -> TemplateOptions:
-    """Return the variables of the chat template; for a plain chat with its tools."""
-    if not tools or not _is_chat(prompt):
-        return options.template_kwargs
-    return {**(options.template_kwargs or {}), "tools": [each.definition for each in tools]}
-
-
-def _whole_format(
+def _format_with_calls(
     options: Options, output: OutputFormat | None, tools: Sequence[Tool], reader: AnswerReader
 ) -> OutputFormat | None:
-    """Return the format of a whole answer: of its text, of calls of tools, or either; None if it may be anything.
-
-    Args:
-        output: The format of its text.
-
-    Raises:
-        InvalidGeneration: Text and calls cannot be told apart.
-    """
+    """Return the format of an answer that may call tools, or have text in the format `output`; None: anything."""
     choice = options.tool_choice
-    if not tools or (output is None and choice == "auto"):
-        return output
+    if output is None and choice == "auto":
+        return None
     called = tuple(each for each in tools if choice in ("auto", "required", each.name))
     several = options.parallel_tool_calls and choice in ("auto", "required")
     calls = ToolCalls(called, reader.call_style, several=several)
@@ -66,11 +48,7 @@ def _whole_format(
 
 
 def _check_length_of_format(options: Options, model: Model) -> None:
-    """Refuse a minimum of new tokens, which a format may not have.
-
-    Raises:
-        InvalidGeneration: The options, or the model's generation configuration, have one.
-    """
+    """Refuse a minimum of new tokens, which a format may not have."""
     if options.min_new_tokens:
         is_own = options.min_new_tokens == getattr(model.hf.generation_config, "min_new_tokens", None)
         where = ", which the model's generation configuration sets" if is_own else ""
@@ -80,33 +58,16 @@ def _check_length_of_format(options: Options, model: Model) -> None:
         raise InvalidGeneration(f"{reason} does not work with 'min_new_tokens'{where}: leave one of them out")
 
 
-def check_tools(tools: Sequence[Tool], prompt: PromptSource | ChatPrompt, plan: Plan, tokenizer: Tokenizer) -> None:
-    """Refuse tools whose definitions the model would not read.
-
-    Raises:
-        InvalidGeneration: Names the first one.
-    """
-    if not tools:
-        return
-    text = render(plan, tokenizer).text if _is_chat(prompt) else text_of(plan.selection)
+def _check_tools(tools: Sequence[Tool], plan: Plan, tokenizer: Tokenizer, *, is_chat: bool) -> None:
+    """Refuse tools whose definitions the model would not read. Of a chat, the template writes all of the prompt."""
+    text = render(plan, tokenizer).text if is_chat else text_of(plan.selection)
     if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
         fix = (
             "the chat template of this model writes no tools; put their definitions into a message"
-            if _is_chat(prompt)
+            if is_chat
             else "put its definition into a module of the schema (promptcache.retrieval.tool_member)"
         )
         raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
-
-
-def _text(tokenizer: Tokenizer, without: Collection[int], token_ids: Sequence[int]) -> str:
-    """Return the text of an answer without some tokens."""
-    return tokenizer.decode([each for each in token_ids if each not in without])
-
-
-def _is_chat(prompt: PromptSource | ChatPrompt) -> bool:
-    """Whether the chat template writes all of a prompt."""
-    prompt = prompt.prompt if isinstance(prompt, ChatPrompt) else prompt
-    return isinstance(prompt, list | tuple) or (isinstance(prompt, Prompt) and prompt.schema == CHAT_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +75,8 @@ class Request:
     """A planned prompt and all that was asked of its answer.
 
     Attributes:
-        options: Complete: with the limit of this answer, and its format as an `OutputFormat`.
+        options: Its format is an `OutputFormat`.
+        max_new_tokens: Maximum number of generated tokens.
         started: Time of the call, by `time.perf_counter`.
         text: Turns token IDs into text without special tokens.
         token_bytes: That of the tokenizer.
@@ -126,6 +88,7 @@ class Request:
 
     plan: Plan
     options: Options
+    max_new_tokens: int
     started: float
     text: Callable[[Sequence[int]], str]
     token_bytes: Callable[[int], bytes]
@@ -134,32 +97,15 @@ class Request:
     refiners: tuple[Refiner, ...] = ()
     matcher: TokenMatcher | None = None
 
-    @property
-    def max_new_tokens(self) -> int:
-        """Maximum number of generated tokens."""
-        assert self.options.max_new_tokens is not None, "a request has the limit of its answer"
-        return self.options.max_new_tokens
-
     def copies(self, number: int) -> list[Request]:
         """Return a request for each of several sequences. With a seed, each further one has the next seed."""
         first = self.options.seed
         seeds = [None if first is None else (first + index) % 2**64 for index in range(number)]
         return [replace(self, options=replace(self.options, num_return_sequences=1, seed=seed)) for seed in seeds]
 
-    def prepare(self, executor: Executor, progress: Progress | None = None) -> Prepared:
-        """Return the plan that is used, with its KV; as `prepare`."""
-        salt = self.options.salt
-        return prepare(self.plan, executor, refiners=self.refiners, history=self.history, salt=salt, progress=progress)
-
     def without_reuse(self) -> Request:
         """Return the request as ordinary prefill: the same tokens and positions, without KV of modules or history."""
         return replace(self, plan=self.plan.plain(), history=False, refiners=())
-
-
-def _format_of(plan: Plan) -> OutputFormat | None:
-    """Return the format of the answer that a prompt or its schema states, or None."""
-    answer = plan.selection.answer_format
-    return None if answer is None else output_format(answer)
 
 
 class RequestBuilder:
@@ -169,22 +115,13 @@ class RequestBuilder:
         planner: Plans the prompts.
         executor: Will answer the requests.
         tokenizer: Turns text into token IDs, and back.
+        refiners: Those of its requests, unless the options of a request exclude them.
     """
 
     def __init__(
-        self,
-        planner: Planner,
-        executor: Executor,
-        tokenizer: Tokenizer,
-        refiners: tuple[Refiner, ...] = (),
+        self, planner: Planner, executor: Executor, tokenizer: Tokenizer, refiners: tuple[Refiner, ...] = ()
     ) -> None:
-        """Create a builder.
-
-        Args:
-            refiners: Those of its requests, unless the options of a request exclude them.
-        """
-        self.planner, self.executor, self.tokenizer = planner, executor, tokenizer
-        self._refiners = refiners
+        self.planner, self.executor, self.tokenizer, self.refiners = planner, executor, tokenizer, refiners
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -193,57 +130,62 @@ class RequestBuilder:
 
     def text(self, ends: Sequence[int]) -> Callable[[Sequence[int]], str]:
         """Return what turns the tokens of an answer into text, without the control tokens that end it."""
-        return partial(_text, self.tokenizer, self.tokenizer.control_ids.intersection(ends))
+        tokenizer, without = self.tokenizer, self.tokenizer.control_ids.intersection(ends)
+        return lambda token_ids: tokenizer.decode([each for each in token_ids if each not in without])
 
     def read(self, keywords: OptionKeywords) -> Options:
-        """Return the options that keywords ask for, completed by the generation configuration of the model.
-
-        Raises:
-            InvalidGeneration: An option is not known, not allowed or not supported.
-        """
+        """Return the options that keywords ask for, as `read_options`."""
         return read_options(keywords, self.executor.model, self.end_ids)
 
     def build(self, prompt: PromptSource | ChatPrompt, options: Options) -> Request:
-        """Return the request of a prompt.
-
-        Raises:
-            As `Engine.generate`.
-        """
+        """Return the request of a prompt. Errors are those of `Engine.generate`."""
         started = time.perf_counter()
         self.executor.activity.arrived()
         tools = called_tools(options)
         # The template writes the tools of a conversation, whatever the next answer may call.
         written = read_tools(options.tools) if isinstance(prompt, ChatPrompt) else tools
-        plan = self.planner.plan(prompt, options.repair, _template_options(options, prompt, written))
-        model = self.executor.model
-        check_tools(tools, prompt, plan, self.tokenizer)
+        whole = prompt.prompt if isinstance(prompt, ChatPrompt) else prompt
+        is_chat = isinstance(whole, list | tuple) or (isinstance(whole, Prompt) and whole.schema == CHAT_SCHEMA)
+        variables = options.template_kwargs
+        if written and is_chat:
+            variables = {**(variables or {}), "tools": [each.definition for each in written]}
+        plan, model = self.planner.plan(prompt, options.repair, variables), self.executor.model
+        if tools:
+            _check_tools(tools, plan, self.tokenizer, is_chat=is_chat)
         limit = check_room(plan, options.max_new_tokens, model.context_length)
         reader = answer_reader(self.tokenizer, plan, tools)
-        output = _format_of(plan) if options.output is None else read_output(options.output)
-        form = _whole_format(options, output, tools, reader)
+        output, stated = None, plan.selection.answer_format
+        if options.output is not None:
+            output = read_output(options.output)
+        elif stated is not None:
+            output = output_format(stated)
+        form = _format_with_calls(options, output, tools, reader) if tools else output
+        matcher = None
         if form is not None:
             _check_length_of_format(options, model)
+            matcher = self._grammars.matcher(
+                form,
+                options.end_ids,
+                None if reader.reasoning_is_closed else reader.reasoning_tags,
+                is_open=reader.reasoning_is_open,
+                before="" if isinstance(form, ToolCalls | CallsOrText) else reader.text_start,
+            )
         return Request(
             plan=plan,
-            options=replace(options, max_new_tokens=limit, output=output),
+            options=replace(options, output=output),
+            max_new_tokens=limit,
             started=started,
             text=self.text(options.end_ids),
             token_bytes=self.tokenizer.token_bytes,
             reader=reader,
-            refiners=() if options.deterministic else self._refiners,
-            matcher=None if form is None else self._matcher(form, options.end_ids, reader),
+            refiners=() if options.deterministic else self.refiners,
+            matcher=matcher,
         )
 
     def build_batch(self, prompts: Sequence[PromptSource], options: Options) -> list[Request]:
-        """Return the requests of several prompts, as `build`.
-
-        An error of a prompt names its index.
-
-        Raises:
-            InvalidValue: `prompts` is a single prompt, such as a text or one list of chat messages.
-            InvalidGeneration: The options have a streamer.
-        """
-        options.check_batch()
+        """Return the requests of several prompts, as `build`. An error of a prompt names its index."""
+        if options.streamer is not None:
+            raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
         requests = []
         for index, each in enumerate(checked_batch(prompts)):
             with inside(f"prompts[{index}]"):
@@ -253,13 +195,3 @@ class RequestBuilder:
     @cached_property
     def _grammars(self) -> TokenGrammars:
         return token_grammars(self.tokenizer, self.executor.model.num_known_tokens)
-
-    def _matcher(self, output: OutputFormat, ends: Sequence[int], reader: AnswerReader) -> TokenMatcher:
-        """Return the state of a format at the start of an answer."""
-        return self._grammars.matcher(
-            output,
-            ends,
-            None if reader.reasoning_is_closed else reader.reasoning_tags,
-            is_open=reader.reasoning_is_open,
-            before="" if isinstance(output, ToolCalls | CallsOrText) else reader.text_start,
-        )

@@ -8,11 +8,11 @@ generator of its own, so its tokens do not depend on its neighbors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from promptcache.attention import to_device
+from promptcache.decode.job import Job
 from promptcache.options import Options
 
 _FIRST_CANDIDATES = 1024
@@ -22,77 +22,48 @@ _ROUNDING = 2.0**-16
 """Scores count as equal up to this relative difference, because rounding depends on the size of a batch."""
 
 
-@dataclass(slots=True, kw_only=True)
-class SampledRow:
-    """A row whose next token is sampled.
-
-    Attributes:
-        seen: The tokens of prompt and answer so far, `[T]`; penalties read them.
-        num_new: How many of them were generated.
-    """
-
-    options: Options
-    generator: torch.Generator
-    seen: torch.Tensor
-    num_new: int
-
-    @property
-    def answer(self) -> torch.Tensor:
-        """The tokens of the answer so far, `[n]`."""
-        return self.seen[max(0, len(self.seen) - self.num_new) :]
-
-
-def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
-    """Return the next token of each row; -1 for a sampled row in which no token has a probability above 0.
+def sample(logits: torch.Tensor, jobs: Sequence[Job]) -> list[int]:
+    """Return the next token of each job; -1 for a sampled one in which no token has a probability above 0.
 
     Args:
         logits: `[R, V]`. Not changed.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # as transformers; also faster than bfloat16
     groups: dict[tuple[object, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        groups.setdefault(row.options.sampling, []).append(index)
-    chosen = [0] * len(rows)
+    for index, job in enumerate(jobs):
+        groups.setdefault(job.sampling.sampling, []).append(index)
+    chosen = [0] * len(jobs)
     for indices in groups.values():
-        some = logits if len(indices) == len(rows) else logits[indices]
-        tokens = _sample_group(some, rows[indices[0]].options, [rows[index] for index in indices])
-        for index, token in zip(indices, tokens, strict=True):
+        some = [jobs[index] for index in indices]
+        options = some[0].sampling
+        scores = penalized(logits if len(some) == len(jobs) else logits[indices], options, some)
+        if options.is_sampled:
+            draws = torch.stack([torch.rand((), generator=job.generator, dtype=torch.float64) for job in some])
+            tokens, weights = candidates(scores / options.temperature, options)
+            drawn = _drawn(tokens, weights, to_device(draws, scores.device))
+        else:
+            drawn = scores.argmax(-1)
+        for index, token in zip(indices, drawn.tolist(), strict=True):
             chosen[index] = token
     return chosen
 
 
-def _sample_group(logits: torch.Tensor, options: Options, rows: Sequence[SampledRow]) -> list[int]:
-    scores = penalized(logits, options, rows)
-    if not options.is_sampled:
-        return [int(each) for each in scores.argmax(-1).tolist()]
-    scores = scores / options.temperature
-    draws = [draw(row.generator) for row in rows]
-    tokens, weights = candidates(scores, options)
-    return [int(each) for each in _drawn(tokens, weights, to_device(torch.stack(draws), scores.device)).tolist()]
-
-
-def draw(generator: torch.Generator) -> torch.Tensor:
-    """Return the random number in [0, 1) that chooses the next token."""
-    return torch.rand((), generator=generator, dtype=torch.float64)
-
-
-def penalized(logits: torch.Tensor, options: Options, rows: Sequence[SampledRow]) -> torch.Tensor:
+def penalized(logits: torch.Tensor, options: Options, jobs: Sequence[Job]) -> torch.Tensor:
     """Return the logits after changes and the repetition penalty.
 
     End tokens are masked in rows with too few new tokens.
     """
-    early = [index for index, row in enumerate(rows) if row.num_new < options.min_new_tokens and options.end_ids]
-    if options.repetition_penalty == 1.0 and not early and not options.changes_logits:
+    early = [index for index, job in enumerate(jobs) if len(job.token_ids) < options.min_new_tokens and options.end_ids]
+    changes = options.repetition_penalty != 1.0 or options.presence_penalty or options.frequency_penalty
+    if not (changes or options.logit_bias or early):
         return logits
     scores = logits.clone()
-    if options.changes_logits:
-        for row, row_scores in zip(rows, scores, strict=True):
-            change_logits_(row_scores, row.answer, options)
-    if options.repetition_penalty != 1.0:
-        for row, row_scores in zip(rows, scores, strict=True):
-            found = row_scores[row.seen]  # equal tokens have equal scores, also below
-            penalty = options.repetition_penalty
-            row_scores[row.seen] = torch.where(found < 0, found * penalty, found / penalty)
+    for job, row_scores in zip(jobs, scores, strict=True):
+        change_logits_(row_scores, job, options)
+        if (penalty := options.repetition_penalty) != 1.0:
+            seen = job.seen[0]
+            found = row_scores[seen]  # equal tokens have equal scores, also below
+            row_scores[seen] = torch.where(found < 0, found * penalty, found / penalty)
     if early:
         known = [each for each in options.end_ids if each < scores.shape[1]]  # a tokenizer may have more tokens
         ends = torch.tensor(known, dtype=torch.long, device=scores.device)
@@ -100,12 +71,9 @@ def penalized(logits: torch.Tensor, options: Options, rows: Sequence[SampledRow]
     return scores
 
 
-def change_logits_(scores: torch.Tensor, answer_ids: torch.Tensor, options: Options) -> None:
-    """Apply the penalties and the bias in the form of OpenAI to the logits `[V]` of the next token, in place.
-
-    Args:
-        answer_ids: The answer so far, `[n]`.
-    """
+def change_logits_(scores: torch.Tensor, job: Job, options: Options) -> None:
+    """Apply the penalties and the bias in the form of OpenAI to the logits `[V]` of the next token, in place."""
+    answer_ids = job.seen[0, job.seen.shape[1] - len(job.token_ids) :]
     if (options.presence_penalty or options.frequency_penalty) and answer_ids.numel():
         counts = torch.bincount(answer_ids)
         tokens = counts.nonzero()[:, 0]
@@ -126,28 +94,25 @@ def candidates(scores: torch.Tensor, options: Options) -> tuple[torch.Tensor, to
     Args:
         scores: Logits `[R, V]` over the temperature.
     """
-    tokens, weights = _top_candidates(scores, options)
+    size = scores.shape[1]
+    tokens = torch.arange(size, device=scores.device).expand(scores.shape)
+    if not options.top_k and options.top_p >= 1.0:
+        weights = scores.softmax(-1)
+    else:
+        first = options.top_k + 1 if options.top_k else _FIRST_CANDIDATES
+        values, places = scores.topk(min(size, first))
+        weights = _kept_weights(scores, values, options)
+        if values.shape[1] < size and bool((weights[:, -1] > 0).any()):  # more tokens may be kept
+            values, places = scores.sort(-1, descending=True)
+            weights = _kept_weights(scores, values, options)
+            weights = torch.empty_like(weights).scatter_(-1, places, weights)
+        else:
+            tokens, order = places.sort(-1)
+            weights = weights.gather(-1, order)
     if options.min_p:
         least = options.min_p * weights.amax(-1, keepdim=True)
         weights = weights.masked_fill(weights < least * (1 - _ROUNDING), 0.0)
     return tokens, weights
-
-
-def _top_candidates(scores: torch.Tensor, options: Options) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens that top-k and top-p keep, and their weights."""
-    size = scores.shape[1]
-    every_token = torch.arange(size, device=scores.device).expand(scores.shape)
-    if not options.top_k and options.top_p >= 1.0:
-        return every_token, scores.softmax(-1)
-    first = options.top_k + 1 if options.top_k else _FIRST_CANDIDATES
-    values, tokens = scores.topk(min(size, first))
-    weights = _kept_weights(scores, values, options)
-    if values.shape[1] < size and bool((weights[:, -1] > 0).any()):  # more tokens may be kept
-        values, tokens = scores.sort(-1, descending=True)
-        weights = _kept_weights(scores, values, options)
-        return every_token, torch.empty_like(weights).scatter_(-1, tokens, weights)
-    tokens, order = tokens.sort(-1)
-    return tokens, weights.gather(-1, order)
 
 
 def _kept_weights(scores: torch.Tensor, values: torch.Tensor, options: Options) -> torch.Tensor:

@@ -1,23 +1,30 @@
 """The scheduler: requests wait, join the batch, are prefilled and decoded step by step, and leave.
 
-One thread at a time uses a scheduler.
+One thread at a time uses a scheduler. `answer` runs one until all of its requests are answered.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from promptcache.answers import TokenLogprobs
 from promptcache.decode.completion import Completion
 from promptcache.decode.decoder import Decoder, ServiceObserver
-from promptcache.decode.job import Job
-from promptcache.diagnostics import Cancelled, QueueTimeout
-from promptcache.encode import Executor, Prepared
+from promptcache.decode.job import Job, job_of
+from promptcache.decode.request import Request
+from promptcache.diagnostics import BYTES_ABOVE_0, Cancelled, InvalidValue, QueueTimeout
+from promptcache.encode import CHUNK_TOKENS, Executor, Prepared, prepare
+from promptcache.rows import tail_size
 from promptcache.settings import ServiceLimits
+
+DEFAULT_BATCH_BYTES = 2**30
+"""Default limit of the KV of own tokens in one batch."""
 
 _LOOK_S = 0.02
 """Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""
@@ -43,7 +50,11 @@ class ServiceCounts:
 
 
 class Scheduler:
-    """Waiting and running requests of one model. Not thread-safe, except for `add`."""
+    """Waiting and running requests of one model. Not thread-safe, except for `add`.
+
+    Attributes:
+        decoder: Has the running ones.
+    """
 
     def __init__(
         self,
@@ -64,30 +75,21 @@ class Scheduler:
         self._limits = limits
         self._observer = observer or ServiceObserver()
         self._fetches_first = fetches_first
-        self._decoder = Decoder(executor, self._observer)
+        self.decoder = Decoder(executor, self._observer)
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
         self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
-
-    @property
-    def num_failed(self) -> int:
-        """Number of forward passes that failed since the last successful one."""
-        return self._decoder.num_failed
 
     @property
     def counts(self) -> ServiceCounts:
         """Numbers of running and waiting requests now. Any thread may call this."""
         waiting = tuple(self._waiting)
         return ServiceCounts(
-            num_running=len(self._fetching) + len(self._running),
+            num_running=len(self._fetching) + len(self.decoder.running),
             num_waiting=len(waiting),
             num_waiting_tokens=sum(job.num_tokens for job in waiting),
-            tail_bytes=self._decoder.tail_bytes,
+            tail_bytes=self.decoder.batch.tails.nbytes,
         )
-
-    @property
-    def _running(self) -> list[Job]:
-        return self._decoder.running
 
     def add(self, job: Job) -> None:
         """Queue a job. Any thread may call this."""
@@ -105,20 +107,22 @@ class Scheduler:
 
     def step(self) -> bool:
         """Do the next piece of work; return False if there is nothing to do."""
-        if not (self._waiting or self._fetching or self._running):
+        if not (self._waiting or self._fetching or self.decoder.running):
             return False
         with self._executor.activity:
             self._drop()
-            self._admit()
-            busy = self._fetch()
-            if self._running and not (self._fetches_first and self._fetching):
-                self._decoder.step(self._limits.step_tokens)
+            if self._waiting:
+                self._admit()
+            if self._fetching:
+                self._fetch()
+            if self.decoder.running and not (self._fetches_first and self._fetching):
+                self.decoder.step(self._limits.step_tokens)
                 return True
-            return busy or bool(self._waiting)
+            return bool(self._fetching or self._waiting)
 
     def fail_all(self, error: BaseException) -> None:
         """End all jobs with an error. The scheduler is not used again."""
-        for job in (*self._waiting, *self._fetching, *self._running):
+        for job in (*self._waiting, *self._fetching, *self.decoder.running):
             job.is_cancelled = True
             self._end(job, error)
         self._waiting.clear()
@@ -131,17 +135,18 @@ class Scheduler:
             waited = now - job.submitted
             if job.is_cancelled or waited > self._limits.queue_timeout_s:
                 self._waiting.remove(job)
-                self._end(job, Cancelled("the request was cancelled") if job.is_cancelled else _timeout(waited))
-        for job in (*self._fetching, *self._running):
+                timeout = QueueTimeout(f"the request waited {waited:.0f} s for other requests; try again later")
+                self._end(job, Cancelled("the request was cancelled") if job.is_cancelled else timeout)
+        for job in (*self._fetching, *self.decoder.running):
             if job.is_cancelled:
                 self._end(job, Cancelled("the request was cancelled"))
 
     def _admit(self) -> None:
-        active = [*self._fetching, *self._running]
+        active = [*self._fetching, *self.decoder.running]
         count = num_admitted(
-            (job.reserved for job in tuple(self._waiting)),
+            (tail_size(job.num_tokens) for job in tuple(self._waiting)),
             len(active),
-            sum(job.reserved for job in active),
+            sum(tail_size(job.num_tokens) for job in active),
             self._limits.max_rows,
             self._limits.tail_bytes // self._executor.model.shape.token_bytes,
         )
@@ -150,41 +155,53 @@ class Scheduler:
             self._observer.admitted(time.perf_counter() - job.submitted)
             self._fetching.append(job)
 
-    def _fetch(self) -> bool:
+    def _fetch(self) -> None:
         """Fetch the KV of admitted jobs. A job with all of its KV joins the running ones."""
         for job in tuple(self._fetching):
             try:
-                if job.preparing is None:
-                    self._prepare(job)
-                elif job.preparing.done():
-                    prepared, job.preparing = job.preparing.result(), None
-                    self._join(job, prepared)
+                prepared = self._prepared(job)
+                if prepared is not None:
+                    self._fetching.remove(job)
+                    self.decoder.join(job, prepared)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
-        if self._fetches_first or not self._running:
+        if self._fetches_first or not self.decoder.running:
             wait([job.preparing for job in self._fetching if job.preparing is not None], _LOOK_S, FIRST_COMPLETED)
-        return bool(self._fetching)
 
-    def _prepare(self, job: Job) -> None:
-        """Prepare the plan of a job. Another thread reads or encodes KV that is not in memory, and chooses
-        the tokens that `repair="attended-K"` computes again.
+    def _prepared(self, job: Job) -> Prepared | None:
+        """Return the plan of a job with its KV, or None if it is not complete yet.
 
-        A job waits while some of its KV is fetched for another one.
+        Another thread reads or encodes KV that is not in memory, and chooses the tokens that `repair="attended-K"`
+        computes again. A job waits while some of its KV is fetched for another one.
         """
+        if job.preparing is not None:
+            if not job.preparing.done():
+                return None
+            prepared, job.preparing = job.preparing.result(), None
+            return prepared
         fetched = [each.missing_keys for each in self._fetching if each.preparing is not None]
         if not all(map(job.missing_keys.isdisjoint, fetched)):
-            return
-        wanted = [part.encoding for part in job.request.plan.tokens.parts]
-        job.missing_keys = self._executor.absent(wanted)
-        if not job.missing_keys and not job.request.plan.awaits_choice:
-            self._join(job, job.request.prepare(self._executor))
-        elif all(map(job.missing_keys.isdisjoint, fetched)):
-            progress = partial(_check_cancelled, job)
-            job.preparing = self._threads.submit(job.request.prepare, self._executor, progress)
+            return None
+        request, executor = job.request, self._executor
 
-    def _join(self, job: Job, prepared: Prepared) -> None:
-        self._fetching.remove(job)
-        self._decoder.join(job, prepared)
+        def check_cancelled(_num_done: int, _num_all: int) -> None:
+            if job.is_cancelled:
+                raise Cancelled("the request was cancelled")
+
+        run = partial(
+            prepare,
+            request.plan,
+            executor,
+            refiners=request.refiners,
+            history=request.history,
+            salt=request.options.salt,
+        )
+        job.missing_keys = executor.store.absent([executor.key(part.encoding) for part in request.plan.tokens.parts])
+        if not job.missing_keys and not request.plan.awaits_choice:
+            return run()
+        if all(map(job.missing_keys.isdisjoint, fetched)):
+            job.preparing = self._threads.submit(run, progress=check_cancelled)
+        return None
 
     def _end(self, job: Job, result: Completion | BaseException) -> None:
         """Remove a job and pass the result to its listener."""
@@ -192,7 +209,7 @@ class Scheduler:
             self._fetching.remove(job)
             if job.preparing is not None:
                 job.preparing.cancel()
-        self._decoder.end(job, result)
+        self.decoder.end(job, result)
 
 
 def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_rows: int, max_reserved: int) -> int:
@@ -202,8 +219,7 @@ def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_ro
 
     Args:
         waiting: Tokens that each waiting request reserves, first come first.
-        num_running: Number of running requests.
-        reserved: Tokens that they reserve.
+        reserved: Tokens that the running ones reserve.
     """
     count = 0
     for size in waiting:
@@ -215,11 +231,61 @@ def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_ro
     return count
 
 
-def _check_cancelled(job: Job, num_done: int, num_all: int) -> None:
-    """End the fetch of a cancelled job between two forward passes."""
-    if job.is_cancelled:
-        raise Cancelled("the request was cancelled")
+def answer(
+    requests: Sequence[Request], executor: Executor, batch_bytes: int = DEFAULT_BATCH_BYTES
+) -> tuple[Completion, ...]:
+    """Answer planned requests together, each with its number of sequences, and return their completions in order.
+
+    Args:
+        batch_bytes: Limit of the KV that running requests add themselves. One request always fits.
+
+    Raises:
+        InvalidValue: `batch_bytes` is not a number of bytes.
+        The first error of any request. The others are ended.
+    """
+    BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
+    completions: dict[int, Completion] = {}
+    errors: list[BaseException] = []
+
+    def listen(index: int, item: int | TokenLogprobs | Completion | BaseException) -> None:
+        if isinstance(item, Completion):
+            completions[index] = item
+        elif isinstance(item, BaseException):
+            errors.append(item)
+
+    rows = [row for request in requests for row in request.copies(request.options.num_return_sequences)]
+    if not rows:
+        return ()
+    limits = ServiceLimits(
+        max_rows=len(rows),
+        step_tokens=CHUNK_TOKENS,
+        tail_bytes=batch_bytes,
+        queue_timeout_s=sys.float_info.max,
+    )
+    jobs = [job_of(row, partial(listen, index), executor) for index, row in enumerate(rows)]
+    scheduler = Scheduler(executor, limits, fetches_first=True)
+    for job in jobs:
+        scheduler.add(job)
+    try:
+        while scheduler.step() and not errors:
+            pass
+        if errors:
+            raise errors[0]
+    finally:  # after an error or an interrupt
+        scheduler.fail_all(Cancelled("another request of the batch failed"))
+    made = (completions[index] for index in range(len(rows)))
+    return tuple(_joined([next(made) for _ in range(request.options.num_return_sequences)]) for request in requests)
 
 
-def _timeout(waited_s: float) -> QueueTimeout:
-    return QueueTimeout(f"the request waited {waited_s:.0f} s for other requests; try again later")
+def _joined(completions: Sequence[Completion]) -> Completion:
+    """Return the first completion of a request with the texts of the others."""
+    first, *others = completions
+    if not others:
+        return first
+    num_generated = sum(len(each.token_ids) for each in completions)
+    return replace(
+        first,
+        alternatives=tuple(each.text for each in others),
+        usage=replace(first.usage, num_generated_tokens=num_generated),
+        timing=max((each.timing for each in completions), key=lambda timing: timing.ttft_s + timing.decode_s),
+    )

@@ -53,11 +53,7 @@ class Score(Short):
 
 
 def tokenized_choices(choices: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Return the tokens of each text, which is tokenized by itself.
-
-    Raises:
-        InvalidValue: `choices` are not texts, or one has no tokens.
-    """
+    """Return the tokens of each text, which is tokenized by itself and has at least one."""
     _CHOICES.check("choices", choices, InvalidValue)
     tokenized = [tuple(tokenizer.tokenize(each)) for each in choices]
     if not all(tokenized):
@@ -75,21 +71,14 @@ def score(
     is_greedy = [True] * len(choices)
     for index, logits in _predictions(plan, choices, executor):
         start = len(logprobs[index])
-        found, is_likeliest = _logprobs(logits, choices[index][start : start + len(logits)])
-        logprobs[index] += found
-        is_greedy[index] &= is_likeliest
+        chosen = torch.tensor(choices[index][start : start + len(logits)], device=logits.device)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logprobs[index] += (wide.gather(1, chosen[:, None])[:, 0] - wide.logsumexp(1)).tolist()
+        is_greedy[index] &= bool((wide.argmax(1) == chosen).all())
     return tuple(
         Score(text=text, token_ids=token_ids, logprobs=tuple(found), is_greedy=greedy)
         for text, token_ids, found, greedy in zip(texts, choices, logprobs, is_greedy, strict=True)
     )
-
-
-def _logprobs(logits: torch.Tensor, token_ids: Sequence[int]) -> tuple[list[float], bool]:
-    """Return the log-probability of each token by logits `[n, V]`, and whether each is the most probable one."""
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    chosen = torch.tensor(token_ids, device=wide.device)
-    found = wide.gather(1, chosen[:, None])[:, 0] - wide.logsumexp(1)
-    return found.tolist(), bool((wide.argmax(1) == chosen).all())
 
 
 def _predictions(

@@ -12,16 +12,7 @@ from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.job import Job, Listener, job_of
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.decode.scheduler import Scheduler, ServiceCounts
-from promptcache.diagnostics import (
-    FLAG,
-    FUNCTION,
-    InvalidValue,
-    QueueFull,
-    ServiceClosed,
-    Unpicklable,
-    number,
-    shown,
-)
+from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, QueueFull, ServiceClosed, Unpicklable, number, shown
 from promptcache.locks import new_rlock
 from promptcache.options import OptionKeywords
 from promptcache.planning import PromptSource
@@ -63,10 +54,7 @@ class Service(Unpicklable):
     _instead = "make one in each process"
 
     def __init__(
-        self,
-        requests: RequestBuilder,
-        limits: ServiceLimits | None = None,
-        observer: ServiceObserver | None = None,
+        self, requests: RequestBuilder, limits: ServiceLimits | None = None, observer: ServiceObserver | None = None
     ) -> None:
         """Start a service.
 
@@ -80,13 +68,12 @@ class Service(Unpicklable):
             raise InvalidValue(f"limits={shown(limits)} is not allowed: ServiceLimits(max_rows=…, …) is expected")
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
-        self._requests, executor = requests, requests.executor
-        self._loop = _Loop(Scheduler(executor, self.limits, observer=observer))
-        self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
+        self._requests = requests
+        self._loop = _Loop(Scheduler(requests.executor, self.limits, observer=observer))
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
         # if a thread is inside torch.
-        self._end = weakref.finalize(self, _end, self._loop, self._thread)
-        self._thread.start()
+        self._end = weakref.finalize(self, self._loop.close)
+        self._loop.thread.start()
 
     @property
     def state(self) -> ServiceState:
@@ -99,12 +86,7 @@ class Service(Unpicklable):
         return self._loop.scheduler.counts
 
     def submit(
-        self,
-        prompt: PromptSource,
-        listener: Listener,
-        *,
-        reuse: bool = True,
-        **options: Unpack[OptionKeywords],
+        self, prompt: PromptSource, listener: Listener, *, reuse: bool = True, **options: Unpack[OptionKeywords]
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
 
@@ -162,12 +144,6 @@ class Service(Unpicklable):
         self.close()
 
 
-def _end(loop: _Loop, thread: threading.Thread) -> None:
-    loop.close()
-    if thread.is_alive() and threading.current_thread() is not thread:  # it may not have started
-        thread.join()
-
-
 class _Loop:
     """The work of the service's thread."""
 
@@ -178,6 +154,7 @@ class _Loop:
         self._process_id = os.getpid()
         self._changed = threading.Condition(new_rlock())
         self._is_idle = True
+        self.thread = threading.Thread(target=self.run, name="promptcache-service", daemon=True)
 
     @property
     def is_of_parent(self) -> bool:
@@ -224,20 +201,30 @@ class _Loop:
             return self._changed.wait_for(lambda: self._is_idle or self._is_closed, timeout_s)
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the thread, and wait for it."""
         with self._changed:
             self._is_closed = True
             if self.state is ServiceState.READY:
                 self.state = ServiceState.DRAINING
             self._changed.notify_all()
+        if self.thread.is_alive() and threading.current_thread() is not self.thread:  # it may not have started
+            self.thread.join()
 
     def run(self) -> None:
         """Run steps until the service is closed or too many of them fail. All jobs get a result in any case."""
         state = ServiceState.DEAD
         try:
             self.scheduler.warm_up()
-            if self._is_closed_after_steps():
-                state = ServiceState.DRAINING
+            while self.scheduler.decoder.num_failed < MAX_FAILED_STEPS:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed or not self._is_idle)
+                    if self._is_closed:
+                        state = ServiceState.DRAINING
+                        break
+                if not self.scheduler.step():
+                    with self._changed:
+                        self._is_idle = not self.scheduler.counts.num_waiting
+                        self._changed.notify_all()
         finally:
             with self._changed:
                 self.state = state
@@ -245,16 +232,3 @@ class _Loop:
                 self.scheduler.fail_all(ServiceClosed(f"the service has ended: {reason}", reason))
                 self._is_idle = True
                 self._changed.notify_all()
-
-    def _is_closed_after_steps(self) -> bool:
-        """Run steps. Return True if the service was closed, and False if too many steps failed."""
-        while self.scheduler.num_failed < MAX_FAILED_STEPS:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or not self._is_idle)
-                if self._is_closed:
-                    return True
-            if not self.scheduler.step():
-                with self._changed:
-                    self._is_idle = not self.scheduler.counts.num_waiting
-                    self._changed.notify_all()
-        return False

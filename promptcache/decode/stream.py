@@ -6,10 +6,10 @@ A piece never ends inside a character.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Generic, Self
 
-from promptcache.answers import AnswerSplit, IncrementalText, SplitText, TokenLogprobs, whole_text
+from promptcache.answers import IncrementalText, TokenLogprobs, whole_text
 from promptcache.decode.completion import Completion
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.decode.service import Service, ServiceState
@@ -19,43 +19,42 @@ from promptcache.settings import ServiceLimits
 from promptcache.structured import Parsed
 
 
-class AnswerPieces:
-    """Turns the tokens of an answer into pieces of its text. `reasoning` is the reasoning before it up to now."""
+class AnswerStream(Unpicklable, Generic[Parsed]):
+    """The text of an answer that is being generated.
 
-    def __init__(self, text: Callable[[Sequence[int]], str], split: AnswerSplit) -> None:
-        """Create the pieces of one answer.
+    Attributes:
+        completion: The whole answer, once it is there.
+        reasoning: The reasoning before the answer, as far as it was generated.
+    """
 
-        Args:
-            text: Returns the text of tokens.
-            split: Splits the reasoning from the answer.
-        """
+    _instead = "pickle its completion once it is exhausted"
+
+    def __init__(self, request: Request) -> None:
+        self.completion: Completion[Parsed] | None = None
         self.reasoning = ""
-        self._decode = text
-        self._text = IncrementalText(text)
-        self._split = split
+        self._over = False
+        self._decode = request.text
+        self._text = IncrementalText(request.text)
+        self._split = request.reader.split()
 
-    def add(self, item: int | TokenLogprobs | Completion) -> str:
+    def _piece(self, item: int | TokenLogprobs | Completion) -> str:
         """Add what a listener gets, and return the text of the answer that is certain now; at the end, the rest."""
         if isinstance(item, Completion):
-            rest = self._text.finish(whole_text(self._decode, item.token_ids))
-            return self._answer(self._split.add(rest)) + self._answer(self._split.rest())
-        token_id = item.token_id if isinstance(item, TokenLogprobs) else item
-        return self._answer(self._split.add(self._text.add(token_id)))
-
-    def _answer(self, part: SplitText) -> str:
-        self.reasoning += part.reasoning
-        return part.answer
+            parts = [self._split.add(self._text.finish(whole_text(self._decode, item.token_ids))), self._split.rest()]
+        else:
+            token_id = item.token_id if isinstance(item, TokenLogprobs) else item
+            parts = [self._split.add(self._text.add(token_id))]
+        self.reasoning += "".join(each.reasoning for each in parts)
+        return "".join(each.answer for each in parts)
 
 
-class Stream(Unpicklable, Iterator[str], Generic[Parsed]):
+class Stream(AnswerStream[Parsed], Iterator[str]):
     """An answer that is being generated. Iterate over it for text; afterwards `completion` has the whole answer.
 
     The pieces are those of the answer. `reasoning` is the reasoning before it, as far as it was generated.
 
     Closing a stream stops the generation. Deleting an unread stream stops it, too.
     """
-
-    _instead = "pickle its completion once it is exhausted"
 
     def __init__(
         self, request: Request, requests: RequestBuilder, on_end: Callable[[Completion], None] | None = None
@@ -68,19 +67,12 @@ class Stream(Unpicklable, Iterator[str], Generic[Parsed]):
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
         request.options.check_stream()
-        self.completion: Completion[Parsed] | None = None
+        super().__init__(request)
         self._on_end = on_end
         self._items: queue.SimpleQueue[int | TokenLogprobs | Completion | BaseException] = queue.SimpleQueue()
-        self._pieces = AnswerPieces(request.text, request.reader.split())
-        self._over = False
         self._reading = new_rlock()  # one thread waits for an item; others would wait for ever at the end
         self._service = Service(requests, ServiceLimits(max_rows=1))  # it ends with the stream
         self._service.submit_request(request, self._items.put)
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning before the answer, as far as it was generated."""
-        return self._pieces.reasoning
 
     def __next__(self) -> str:
         with self._reading:
@@ -100,7 +92,7 @@ class Stream(Unpicklable, Iterator[str], Generic[Parsed]):
                     self.close()
                     if self._on_end is not None:
                         self._on_end(item)
-                if piece := self._pieces.add(item):
+                if piece := self._piece(item):
                     return piece
         raise StopIteration
 

@@ -103,12 +103,7 @@ class PlainPrefill:
 
 
 def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collection[int], max_new_tokens: int) -> Audit:
-    """Compare a planned request with ordinary prefill.
-
-    Args:
-        eos_ids: Tokens that end an answer.
-        max_new_tokens: Limit of the compared places.
-    """
+    """Compare a planned request with ordinary prefill, at `max_new_tokens` places at most."""
     plain = PlainPrefill(plan, executor.model, tokenizer, eos_ids, max_new_tokens)
     prepared = prepare(plan, executor)
     plan, distance, answer_ids = prepared.plan, plain.distance(prepared, executor), plain.answer_ids
@@ -144,11 +139,7 @@ def whole_token_ids(plan: Plan, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _greedy(
-    batch: Batch,
-    tokens: RequestTokens,
-    kv_of: Mapping[Encoding, KV],
-    eos_ids: Collection[int],
-    max_new_tokens: int,
+    batch: Batch, tokens: RequestTokens, kv_of: Mapping[Encoding, KV], eos_ids: Collection[int], max_new_tokens: int
 ) -> tuple[tuple[int, ...], torch.Tensor]:
     """Return the most probable continuation of a request, the end token included, and its logits `[places, V]`."""
     row, token_ids = batch.join(tokens, kv_of), tokens.token_ids

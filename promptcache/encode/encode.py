@@ -11,8 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import torch
 
-from promptcache.diagnostics import StoreError
-from promptcache.kv import KV, Codec, Recipe, Store, apply_codec
+from promptcache.kv import KV, Codec
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
 from promptcache.rows import Batch, StopCheck, are_finite
@@ -26,7 +25,6 @@ CHECKED_TOKENS = 256
 
 Progress = Callable[[int, int], None]
 """Called with the number of tokens done so far, and the number of all tokens."""
-
 
 _Item = TypeVar("_Item")
 
@@ -80,17 +78,21 @@ def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
     return tuple(map(tuple, started))
 
 
-def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
+def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
     """Yield batches of chains that one forward pass can compute together, contexts first.
 
     No chain of a batch is the context of another one. A batch has at most `CHUNK_TOKENS` tokens, or one chain.
+
+    With a lossy codec each encoding is computed by itself. It then attends to its context as the codec stores it,
+    whether the context was just computed or comes from a store.
     """
+    is_lossy = any(Codec(each.codec).lossy for each in missing)
     waves: dict[int, list[Chain]] = {}
     wave_of: dict[Encoding, int] = {}
-    for each in all_chains:  # as in `chains`, contexts come first
-        wave = 1 + max((wave_of.get(part.encoding, 0) for part in each[0].context), default=0)
-        wave_of.update(dict.fromkeys(each, wave))
-        waves.setdefault(wave, []).append(each)
+    for chain in [(each,) for each in missing] if is_lossy else chains(missing):
+        wave = 1 + max((wave_of.get(part.encoding, 0) for part in chain[0].context), default=0)
+        wave_of.update(dict.fromkeys(chain, wave))
+        waves.setdefault(wave, []).append(chain)
     for _, wave_chains in sorted(waves.items()):
         yield from grouped(wave_chains, num_tokens_of, CHUNK_TOKENS)
 
@@ -106,19 +108,6 @@ def grouped(items: Iterable[_Item], num_tokens: Callable[[_Item], int], limit: i
         total += num_tokens(item)
     if group:
         yield tuple(group)
-
-
-def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
-    """Yield the chains that one forward pass computes, contexts before their dependants.
-
-    With a lossy codec each encoding is computed by itself. It then attends to its context as the codec stores it,
-    whether the context was just computed or comes from a store.
-    """
-    if any(Codec(each.codec).lossy for each in missing):
-        found: Sequence[Chain] = tuple((each,) for each in missing)
-    else:
-        found = chains(missing)
-    yield from batches(found)
 
 
 @torch.no_grad()
@@ -160,16 +149,3 @@ def _tokens(chain: Chain) -> RequestTokens:
         token_ids=tuple(token_id for each in chain for token_id in each.token_ids),
         position_ids=tuple(position for each in chain for position in each.position_ids),
     )
-
-
-def stored(store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]) -> KV:
-    """Put keys and values into a store and return them as stored.
-
-    If the store refuses them, `on_fault` is called with the reason, and the result owns its memory.
-    """
-    try:
-        return store.put(recipe, *kv)
-    except StoreError as fault:
-        on_fault(str(fault))
-        keys, values = apply_codec(recipe, *kv)
-        return KV(keys=keys.contiguous(), values=values.contiguous())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,30 +12,29 @@ from itertools import takewhile
 
 import torch
 
-from promptcache.diagnostics import NotFinite
-from promptcache.encode.chooser import MAX_CHOICES, Chooser
+from promptcache.diagnostics import NotFinite, StoreError
 from promptcache.encode.encode import (
     CHECKED_TOKENS,
+    CHUNK_TOKENS,
     Chain,
     Progress,
     compute,
     encoding_batches,
     missing_encodings,
-    stored,
 )
 from promptcache.encode.idle import Activity
-from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier
-from promptcache.layout import Encoding, RequestTokens
+from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier, apply_codec
+from promptcache.layout import Encoding, Plan, RequestTokens, positions_to_repair
 from promptcache.locks import new_lock
 from promptcache.model import Model
 from promptcache.rows import (
     Copies,
     History,
-    OwnKV,
     Recalled,
     Salt,
     StepGraphs,
     StopCheck,
+    attention_weights,
     open_copies,
     open_graphs,
     without_cache,
@@ -42,6 +42,9 @@ from promptcache.rows import (
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
+
+MAX_CHOICES = 1000
+"""Limit of the choices that are kept, by last use."""
 
 _log = logging.getLogger(__name__)
 _MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
@@ -82,8 +85,8 @@ class Executor:
     The model is served as it was when it was made (`Model.check_unchanged`).
 
     Attributes:
+        fingerprint: Returns what tells the KV of model and tokenizer from others in the store.
         activity: Says whether requests use the model now.
-        chooser: Chooses the tokens that `repair="attended-K"` computes again.
     """
 
     def __init__(
@@ -98,7 +101,6 @@ class Executor:
         """Create an executor for a model and a store.
 
         Args:
-            fingerprint: Returns what tells the KV of model and tokenizer from others in the store.
             copies: Those of moved and of joined segments; None keeps none.
             history: KV of own tokens of earlier requests; None keeps none.
             graphs: Recorded steps of the model; None records none.
@@ -108,19 +110,15 @@ class Executor:
         self.copies = without_cache(model) if copies is None else copies
         self.history = history
         self.graphs = graphs
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self._keys: dict[str, str] = {}  # by digest
         self.activity = Activity()
-        self.chooser = Chooser(model, self.copies, 0 if history is None else MAX_CHOICES)
-        self._lock = new_lock()
+        self._chosen: OrderedDict[int, frozenset[int]] = OrderedDict()  # positions, by a hash of the question
+        self._lock, self._lock_of_choices = new_lock(), new_lock()
 
     @classmethod
     def open(cls, model: Model, store: Store, tokenizer: str, *, keeps_history: bool) -> Executor:
-        """Return an executor with all that its model can use.
-
-        Args:
-            tokenizer: The fingerprint of the tokenizer.
-        """
+        """Return an executor with all that its model can use; `tokenizer` is the fingerprint of the tokenizer."""
         return cls(
             model,
             store,
@@ -129,11 +127,6 @@ class Executor:
             History(store.memory) if keeps_history else None,
             open_graphs(model),
         )
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells the KV of model and tokenizer from others in the store."""
-        return self._fingerprint()
 
     def key(self, encoding: Encoding) -> str:
         """Return the store key of an encoding, 64 hexadecimal digits."""
@@ -147,7 +140,7 @@ class Executor:
     def recipe(self, encoding: Encoding) -> Recipe:
         """Return the facts about an encoding that the store keeps beside its KV."""
         return Recipe(
-            fingerprint=self.fingerprint,
+            fingerprint=self.fingerprint(),
             digest=encoding.digest,
             num_tokens=encoding.num_tokens,
             first_position=encoding.position_ids[0],
@@ -159,22 +152,12 @@ class Executor:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
         return None if self.history is None else self.history.recall(tokens, salt, is_whole=is_whole)
 
-    def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
-        """Keep the own tokens that a request computed, as far as there is room. An error is logged.
+    def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: KV) -> int:
+        """As `History.keep`, but return the number of copied bytes, and log an error.
 
         Nothing is kept if the model was changed.
-
-        Args:
-            recalled: The result of `recall` for the request; None keeps nothing.
-            answer_ids: The generated tokens.
-            own_kv: The KV that was computed, as for `History.keep`.
-
-        Returns:
-            The number of bytes that were copied.
         """
-        if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
-            return 0
-        if not self.model.is_unchanged():
+        if self.history is None or not self.model.is_unchanged():
             return 0
         try:
             return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
@@ -200,9 +183,17 @@ class Executor:
         self.activity.arrived()
         self.model.check_unchanged()
         wanted = tuple(dict.fromkeys(wanted))
-        lookups, faults = self._look_up(wanted), list[str]()
-        faults += (fault for each in lookups.values() for fault in each.faults)
-        held, encoded = _found(lookups), set[Encoding]()
+        lookups: dict[Encoding, Lookup] = {}
+        unknown = wanted
+        while unknown:  # the contexts of missing encodings, too
+            found = self._get_many(unknown)
+            lookups.update(found)
+            missing = [each for each, lookup in found.items() if lookup.kv is None]
+            contexts = dict.fromkeys(part.encoding for each in missing for part in each.context)
+            unknown = tuple(each for each in contexts if each not in lookups)
+        faults = [fault for each in lookups.values() for fault in each.faults]
+        held = {each: lookup.kv for each, lookup in lookups.items() if lookup.kv is not None}
+        encoded = set[Encoding]()
         total = sum(each.num_tokens for each in lookups if each not in held)
         done, started = 0, time.perf_counter()
 
@@ -210,14 +201,14 @@ class Executor:
             if progress is not None:
                 progress(done, total)
 
-        while missing := missing_encodings(wanted, held.__contains__):
-            for batch in encoding_batches(missing):
+        while not all(each in held for each in wanted):
+            for batch in encoding_batches(missing_encodings(wanted, held.__contains__)):
                 again, computed = self._encode(batch, held, faults, patience_s, report)
                 lookups.update(again)
                 encoded.update(computed)
-                new = {**_found(again), **computed}
-                held.update(new)
-                done += sum(each.num_tokens for each in new)
+                held.update(computed)
+                held.update((each, lookup.kv) for each, lookup in again.items() if lookup.kv is not None)
+                done += sum(each.num_tokens for each in (*again, *computed))
                 report()
                 if not all(each in held for chain in batch for each in chain):
                     break  # another thread or process encodes the rest: list the missing ones again
@@ -232,13 +223,36 @@ class Executor:
             faults=tuple(dict.fromkeys(faults)),
         )
 
+    def choose(self, plan: Plan, kv_of: Mapping[Encoding, KV], salt: str | None) -> Plan:
+        """Return a plan that computes again the cached tokens that its new tokens attend to most.
+
+        A choice depends on the modules of a prompt and on its text up to the first answer. So the turns of a
+        conversation have one choice, and history serves them.
+
+        Args:
+            plan: One with `repair="attended-K"`, that awaits the choice.
+            kv_of: KV of the encodings that the plan has parts of.
+            salt: A choice is kept for requests of the same salt, so that no other one shows by its time what was asked.
+        """
+        question = plan.question
+        parts = tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in question.parts)
+        key = hash((parts, question.token_ids, question.position_ids, plan.repair, salt))
+        with self._lock_of_choices:
+            if (positions := self._chosen.get(key)) is not None:
+                self._chosen.move_to_end(key)
+                return plan.with_choice(positions)
+        weights = attention_weights(question, kv_of, self.model, self.copies, CHUNK_TOKENS)
+        positions = positions_to_repair(plan.pieces, plan.repair, weights)
+        with self._lock_of_choices:
+            self._chosen[key] = positions
+            if self.history is None or len(self._chosen) > MAX_CHOICES:  # choices are kept for history
+                self._chosen.popitem(last=False)
+        return plan.with_choice(positions)
+
     def extend_history(self, tokens: RequestTokens, salt: Salt, check: StopCheck) -> int:
         """Compute the next tokens of a request that history lacks, and keep them; return the number of kept tokens.
 
-        Args:
-            tokens: New tokens only.
-            salt: As for `History.recall`.
-            check: Called in each layer. What it raises ends the forward pass, and nothing is kept.
+        `check` is called in each layer. What it raises ends the forward pass, and nothing is kept.
         """
         assert self.history is not None, "the caller knows that there is a history"
         recalled = self.history.recall(tokens, salt, is_whole=True)
@@ -255,7 +269,7 @@ class Executor:
         ((_, kv),) = compute(self.model, [(wanted,)], recalled.kv_of, partial(self._check, check))
         if not self.model.is_unchanged():
             return 0
-        return self.history.keep(recalled, (), tuple(zip(*kv, strict=True)))
+        return self.history.keep(recalled, (), KV(keys=kv[0], values=kv[1]))
 
     def _check(self, check: StopCheck) -> None:
         """Check for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
@@ -263,40 +277,13 @@ class Executor:
             torch.cuda.synchronize(self.model.device)
         check()
 
-    def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
-        """Return the keys of the encodings whose KV is not in memory."""
-        return self.store.absent([self.key(each) for each in wanted])
-
-    def _look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
-        """Look up the encodings `wanted` in the store, and the contexts of the missing ones.
-
-        Nothing is computed and no lock is held.
-        """
-        lookups: dict[Encoding, Lookup] = {}
-        unknown = tuple(dict.fromkeys(wanted))
-        while unknown:
-            found = self._get_many(unknown)
-            lookups.update(found)
-            missing = (encoding for encoding, lookup in found.items() if lookup.kv is None)
-            contexts = dict.fromkeys(part.encoding for encoding in missing for part in encoding.context)
-            unknown = tuple(each for each in contexts if each not in lookups)
-        return lookups
-
     def _encode(
-        self,
-        batch: Sequence[Chain],
-        held: Mapping[Encoding, KV],
-        faults: list[str],
-        patience_s: float,
-        on_wait: OnWait,
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KV], faults: list[str], patience_s: float, on_wait: OnWait
     ) -> tuple[dict[Encoding, Lookup], dict[Encoding, KV]]:
         """Encode the chains of a batch that no other process encodes now. Locks are held during a forward pass only.
 
         If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
         the store now, return only these.
-
-        Args:
-            on_wait: Called about once a second in such a wait. If it raises, the wait ends.
 
         Returns:
             What was found, or what was computed.
@@ -327,17 +314,23 @@ class Executor:
                 raise
         else:
             self.model.check_unchanged()
-            return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
+            return {each: self._stored(each, kv, faults) for each, kv in computed.items()}
         kv_of: dict[Encoding, KV] = {}
         for each in encodings:
             kv_of.update(self._computed([(each,)], {**held, **kv_of}, faults))
         return kv_of
 
+    def _stored(self, encoding: Encoding, kv: tuple[torch.Tensor, torch.Tensor], faults: list[str]) -> KV:
+        """Put keys and values into the store and return them as stored. If refused, the result owns its memory."""
+        recipe = self.recipe(encoding)
+        try:
+            return self.store.put(recipe, *kv)
+        except StoreError as fault:
+            faults.append(str(fault))
+            keys, values = apply_codec(recipe, *kv)
+            return KV(keys=keys.contiguous(), values=values.contiguous())
+
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
         keys = {each: self.key(each) for each in encodings}
         found = self.store.get_many(keys.values())
         return {each: found[key] for each, key in keys.items()}
-
-
-def _found(lookups: Mapping[Encoding, Lookup]) -> dict[Encoding, KV]:
-    return {each: lookup.kv for each, lookup in lookups.items() if lookup.kv is not None}

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from promptcache.locks import new_lock
 from promptcache.rows import StopCheck
@@ -65,33 +64,18 @@ class IdleThread:
         Args:
             work: A bound method. It does one piece of work, and returns whether there is more. It calls its argument
                 often, and lets `Interrupted` pass.
-            activity: The activity of the model.
         """
-        self._loop = _IdleLoop(weakref.WeakMethod(work), activity)
-        # At exit, the interpreter aborts if a thread is inside torch.
-        self._end = weakref.finalize(self, self._loop.end)
-
-    def start(self) -> None:
-        """Let the thread work, if it does not."""
-        self._loop.start()
-
-    def end(self) -> None:
-        """Interrupt the work and wait for the thread. It is not started again."""
-        self._end()
-
-
-class _IdleLoop:
-    """The loop of the thread. It has no reference to the `IdleThread`."""
-
-    def __init__(self, work: weakref.WeakMethod[Any], activity: Activity) -> None:
-        self._work = work
+        self._work = weakref.WeakMethod(work)
         self._activity = activity
         self._thread: threading.Thread | None = None
         self._has_work = False
         self._is_over = threading.Event()
         self._lock = new_lock()
+        # At exit, the interpreter aborts if a thread is inside torch.
+        weakref.finalize(work.__self__, self.end)  # type: ignore[attr-defined] # a bound method
 
     def start(self) -> None:
+        """Let the thread work, if it does not."""
         with self._lock:
             self._has_work = True
             if self._is_over.is_set() or (self._thread is not None and self._thread.is_alive()):
@@ -102,23 +86,21 @@ class _IdleLoop:
                 self._thread = thread
 
     def end(self) -> None:
+        """Interrupt the work and wait for the thread. It is not started again."""
         self._is_over.set()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join()
 
     def _run(self) -> None:
-        while self._takes_work():
+        while True:
+            with self._lock:
+                if not self._has_work:
+                    self._thread = None  # the next `start` starts another one
+                    return
+                self._has_work = False
             while self._works():
                 pass
-
-    def _takes_work(self) -> bool:
-        """Return whether there may be work; if not, the thread ends, and the next `start` starts another one."""
-        with self._lock:
-            had_work, self._has_work = self._has_work, False
-            if not had_work:
-                self._thread = None
-            return had_work
 
     def _works(self) -> bool:
         """Wait until no request is active, and do a piece of work; return whether there may be more."""

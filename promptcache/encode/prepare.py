@@ -15,7 +15,7 @@ from promptcache.layout import Plan
 from promptcache.model import reference_logits
 from promptcache.rows import Batch, Recalled
 
-Refiner: TypeAlias = Callable[[Plan, Executor, str | None], Plan]
+Refiner: TypeAlias = Callable[[Plan, str | None], Plan]
 """Maps the plan of a request with some salt to the one that is used, of the same tokens at the same positions, by the
 KV that there is. Thread-safe.
 """
@@ -72,11 +72,12 @@ def prepare(
     """
     started = time.perf_counter()
     for refine in refiners:
-        plan = refine(plan, executor, salt)
+        plan = refine(plan, salt)
     refined = time.perf_counter()
     fetched = executor.fetch([part.encoding for part in plan.tokens.parts], progress)
     at = time.perf_counter()
-    plan = executor.chooser.choose(plan, fetched.kv_of, salt)
+    if plan.awaits_choice:
+        plan = executor.choose(plan, fetched.kv_of, salt)
     choose_s = time.perf_counter() - at
     recalled = executor.recall(plan.tokens, salt) if history else None
     return Prepared(

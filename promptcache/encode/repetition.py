@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, Short
 from promptcache.encode.executor import Executor
@@ -44,12 +45,8 @@ class Promotions(Short):
     num_hits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Combination:
-    """All tokens of a plan up to its last cached one, as new tokens; the salt is that of history for them."""
-
-    tokens: RequestTokens
-    salt: Salt
+_Combination: TypeAlias = tuple[RequestTokens, Salt]
+"""All tokens of a plan up to its last cached one, as new tokens, and the salt of history for them."""
 
 
 class Repetition:
@@ -59,7 +56,6 @@ class Repetition:
         """Create one without promotions.
 
         Args:
-            executor: The model, and its history.
             mode: "auto" promotes combinations in idle time; with "off", only `promote` does it.
 
         Raises:
@@ -80,7 +76,7 @@ class Repetition:
         """Figures so far."""
         return Promotions(num_combinations=self._num_promoted, num_waiting=len(self._waiting), num_hits=self._num_hits)
 
-    def refine(self, plan: Plan, executor: Executor, salt: str | None) -> Plan:
+    def refine(self, plan: Plan, salt: str | None) -> Plan:
         """Return the plain plan of a request if history has its combination; a `Refiner`.
 
         Other combinations wait for idle time. A request that would lose much history keeps its plan, such as
@@ -89,12 +85,18 @@ class Repetition:
         if plan.level is Level.EXACT or not (self._is_automatic or self._num_promoted):
             return plan
         plain, combination = plan.plain(), _combination(plan, salt)
-        found = executor.recall(plain.tokens, salt)
-        num_wanted = min(len(combination.tokens.token_ids), len(plain.tokens.token_ids) - 1)
+        found = self._executor.recall(plain.tokens, salt)
+        num_wanted = min(len(combination[0].token_ids), len(plain.tokens.token_ids) - 1)
         if found is None or found.missing[0] < num_wanted:
-            self._came(combination)
+            if self._is_automatic:  # it waits for idle time
+                with self._lock:
+                    self._waiting.setdefault(combination, 0)
+                    self._waiting.move_to_end(combination)
+                    if len(self._waiting) > MAX_COMBINATIONS:
+                        self._waiting.popitem(last=False)
+                self._thread.start()
             return plan
-        known = executor.recall(plan.tokens, salt)
+        known = self._executor.recall(plan.tokens, salt)
         if known is not None and len(found.missing) > len(known.missing) + MAX_LOST_TOKENS:
             return plan
         with self._lock:
@@ -122,10 +124,10 @@ class Repetition:
         combination, num_tokens = _combination(plan, salt), 0
         with self._executor.activity, self._working:  # ends work in idle time within a layer
             while not self._is_known(combination):
-                num_kept = self._executor.extend_history(combination.tokens, combination.salt, go_on)
+                num_kept = self._executor.extend_history(*combination, go_on)
                 num_tokens += num_kept
-                if num_kept == 0 or num_tokens > len(combination.tokens.token_ids):  # memory evicts what was kept
-                    nbytes = len(combination.tokens.token_ids) * self._executor.model.shape.token_bytes
+                if num_kept == 0 or num_tokens > len(combination[0].token_ids):  # memory evicts what was kept
+                    nbytes = len(combination[0].token_ids) * self._executor.model.shape.token_bytes
                     raise PromptCacheError(
                         f"memory has no room to promote this prompt, {nbytes} bytes of KV: give the store more "
                         "memory_bytes, or put fewer modules into the prompt"
@@ -161,7 +163,7 @@ class Repetition:
     def _extend(self, combination: _Combination, check: StopCheck) -> bool:
         """Compute the next tokens of a combination; return whether there is more. An error is logged, and ends it."""
         try:
-            num_kept = self._executor.extend_history(combination.tokens, combination.salt, check)
+            num_kept = self._executor.extend_history(*combination, check)
         except Interrupted:
             raise
         except Exception:  # noqa: BLE001 - a promotion costs no answer
@@ -173,22 +175,11 @@ class Repetition:
             num_computed = self._waiting.get(combination, 0) + num_kept
             if combination in self._waiting:
                 self._waiting[combination] = num_computed
-        return num_kept > 0 and not is_known and num_computed <= len(combination.tokens.token_ids)
+        return num_kept > 0 and not is_known and num_computed <= len(combination[0].token_ids)
 
     def _is_known(self, combination: _Combination) -> bool:
-        found = self._executor.recall(combination.tokens, combination.salt, is_whole=True)
+        found = self._executor.recall(*combination, is_whole=True)
         return found is not None and not found.missing
-
-    def _came(self, combination: _Combination) -> None:
-        """Let a combination wait for idle time."""
-        if not self._is_automatic:
-            return
-        with self._lock:
-            self._waiting.setdefault(combination, 0)
-            self._waiting.move_to_end(combination)
-            if len(self._waiting) > MAX_COMBINATIONS:
-                self._waiting.popitem(last=False)
-        self._thread.start()
 
 
 def _combination(plan: Plan, salt: str | None) -> _Combination:
@@ -200,4 +191,4 @@ def _combination(plan: Plan, salt: str | None) -> _Combination:
         position_ids=tuple(position for piece in pieces for position in piece.position_ids),
     )
     has_argument = any(piece.origin is Origin.ARGUMENT for piece in pieces)
-    return _Combination(tokens, salt if has_argument else SHARED)
+    return tokens, salt if has_argument else SHARED

@@ -97,9 +97,7 @@ def _logits_among_decoys(model: Model, token_ids: torch.Tensor) -> torch.Tensor:
     slots = torch.tensor(sorted(random.Random(17).sample(range(total), num_tokens)), device=model.device)
     is_real = torch.zeros(total, dtype=torch.bool, device=model.device)
     is_real[slots] = True
-    positions = (is_real.cumsum(0) - is_real.long()).clamp(
-        max=num_tokens - 1
-    )  # a decoy has that of the next real token
+    positions = (is_real.cumsum(0) - is_real.long()).clamp(max=num_tokens - 1)  # a decoy has that of the next real one
     distance = positions[:, None] - positions[None, :]
     sees = (distance >= 0) & is_real[None, :] & is_real[:, None]
     mask = model.attention_masks(sees.fill_diagonal_(True), distance)
@@ -120,19 +118,14 @@ def _try_linking(model: Model, tolerance: float) -> str:
         return f"attention to stored KV fails: {first_line(error)}"
     if far <= tolerance:
         return ""
-    if not _calls_interface(model):
+    windows = list[int | None]()
+    note_attention(model, 1, lambda call: windows.append(call.window))
+    if len(windows) != model.shape.num_layers:  # a layer does not call the function registered with transformers
         return f"it {NO_INTERFACE}"
     fix = "its positions or masks are not supported"
     if is_quantized(model.hf):
         fix = f"it is quantized, and {EIGHT_BITS}"
     return f"linked KV does not reproduce the model's own logits (they differ by {far:.2g}); {fix}"
-
-
-def _calls_interface(model: Model) -> bool:
-    """Whether the attention of every layer calls the function that is registered with transformers."""
-    windows = list[int | None]()
-    note_attention(model, 1, lambda call: windows.append(call.window))
-    return len(windows) == model.shape.num_layers
 
 
 def _plan(model: Model) -> Plan:

@@ -8,9 +8,8 @@
 `Engine.audit` compares one prompt.
 """
 
-from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.measure import measure_fidelity
-from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity
+from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity, clustered_interval
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 
 __all__ = [

@@ -6,29 +6,33 @@ Nothing is added to the engine: encodings are in a store of the measurement. KV 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
+from typing import NamedTuple, TypeAlias
 
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, PromptError, whole
 from promptcache.encode import DEFAULT_AUDIT_TOKENS, Distance, Executor, PlainPrefill, linked_logits, prepare
 from promptcache.engine import Engine
-from promptcache.fidelity.intervals import clustered_interval
-from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
-from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity
+from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity, clustered_interval
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, Store, codec_named, stored_bytes
-from promptcache.language import CheckedSchema, Repair, Selection
+from promptcache.language import CheckedSchema, Prompt, Repair, Role, Selection, example_prompt, resolve_prompt
 from promptcache.layout import Encoding, Level, Plan
 from promptcache.planning import ServedSchema, check_room, choose_placement, serve_schema
 from promptcache.progress import Progress, silent
 from promptcache.rows import Batch, open_copies
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.timing import interleave
+from promptcache.tokenizer import Tokenizer
 
 MIN_ROUNDS = 8
 """Least number of timings of each setting, over all prompts."""
+
+DEFAULT_QUESTION = "What should I know about this?"
+"""The text of random prompts, if no example of the schema ends in a text."""
 
 _PLAIN = "ordinary prefill"
 
@@ -76,42 +80,39 @@ def measure_fidelity(
     if not prompts:
         raise InvalidValue(f"schema '{checked.name}' has no valid example; write one, or allow random prompts")
     as_it_is = planner.planned(AS_IT_IS, prompts)
-    variants, refused = [as_it_is], []
+    variants, refused = {AS_IT_IS: as_it_is}, []
     for setting in settings:
         try:
-            variant = planner.planned(setting, prompts)
+            plans, encodings = planner.planned(setting, prompts)
         except PromptCacheError as error:
             refused.append((setting.name, str(error)))
             continue
-        if variant.work != as_it_is.work:
-            variants.append(variant)
-    store, measured = Store(engine.model.shape), list[_PromptFigures]()
+        if encodings != as_it_is[1] or [each.tokens for each in plans] != [each.tokens for each in as_it_is[0]]:
+            variants[setting] = plans, encodings  # others store, reuse and compute the same
+    store, rounds = Store(engine.model.shape), -(-MIN_ROUNDS // len(prompts))
     executor = Executor(engine.model, store, lambda: engine.fingerprint, open_copies(engine.model, store.memory))
-    for index, _ in enumerate(prompts):
+    measured, found = list[_Figures](), list[PromptFidelity]()
+    for index, prompt in enumerate(prompts):
         progress("measuring prompts", index, len(prompts))
-        plans = {each.setting.name: each.plans[index] for each in variants}
-        measured.append(_figures(plans, engine, executor, max_new_tokens, rounds=-(-MIN_ROUNDS // len(prompts))))
+        plans_of = {setting.name: plans[index] for setting, (plans, _) in variants.items()}
+        figures = _figures(plans_of, engine, executor, max_new_tokens, rounds=rounds)
+        measured.append(figures)
+        far, same = figures[0][AS_IT_IS.name].divergence, figures[0][AS_IT_IS.name].same_answer
+        found.append(PromptFidelity(name=prompt.name, xml=prompt.xml, divergence=far, same_answer=same))
     return Fidelity(
         schema=checked.name,
-        prompts=tuple(_prompt(prompt, each) for prompt, each in zip(prompts, measured, strict=True)),
-        settings=tuple(_over_all(each, measured, planner.nbytes(each.encodings)) for each in variants),
+        prompts=tuple(found),
+        settings=tuple(_over_all(setting, *planned, measured, planner) for setting, planned in variants.items()),
         refused=tuple(refused),
-        plain_ttft_s=statistics.median(each.ttft_s[_PLAIN] for each in measured),
+        plain_ttft_s=statistics.median(ttft_s[_PLAIN] for _, ttft_s in measured),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlannedSetting:
-    """The plans of all prompts under one setting, and the encodings that the store has for them."""
+_Planned: TypeAlias = tuple[tuple[Plan, ...], frozenset[Encoding]]
+"""The plans of all prompts under one setting, and the encodings that the store has for them."""
 
-    setting: Setting
-    plans: tuple[Plan, ...]
-    encodings: frozenset[Encoding]
-
-    @property
-    def work(self) -> object:
-        """All that is stored, reused and computed. Settings with equal work are one setting."""
-        return self.encodings, tuple(plan.tokens for plan in self.plans)
+_Figures: TypeAlias = tuple[dict[str, Distance], dict[str, float]]
+"""The distances of one prompt and its seconds to the first token, by the names of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +124,14 @@ class _SettingPlanner:
     codec: Codec
     max_new_tokens: int
 
-    def planned(self, setting: Setting, prompts: Sequence[MeasuredPrompt]) -> _PlannedSetting:
-        """Return the plans of all prompts under a setting.
-
-        Raises:
-            PromptCacheError: The schema, the model or its context length refuses the setting.
-        """
+    def planned(self, setting: Setting, prompts: Sequence[MeasuredPrompt]) -> _Planned:
+        """Return the plans of all prompts under a setting. The schema, the model or its length may refuse it."""
         served = self.serve(setting)
         plans = [self.plan(served, each.selection) for each in prompts]
         if setting == PROMOTED:
             plans = [_promoted(each) for each in plans]
         used = (part.encoding for plan in plans for part in plan.tokens.parts)
-        return _PlannedSetting(
-            setting=setting,
-            plans=tuple(plans),
-            encodings=frozenset((*used, *served.encodings)),
-        )
+        return tuple(plans), frozenset((*used, *served.encodings))
 
     def serve(self, setting: Setting) -> ServedSchema:
         """Return the schema under a setting, as `Engine.add_schema` makes it."""
@@ -148,32 +141,16 @@ class _SettingPlanner:
         return serve_schema(schema, self.engine.tokenizer, model.context_length, self.codec, placement)
 
     def plan(self, served: ServedSchema, selection: Selection) -> Plan:
-        """Return the plan of a prompt.
-
-        Raises:
-            ContextLengthExceeded: The prompt and an answer need more positions than the model has.
-        """
+        """Return the plan of a prompt, which has room for an answer."""
         repair = served.schema.repair or Repair.parse(self.engine.settings.repair)
         plan = served.plan(replace(selection, schema=served.schema), repair)
         check_room(plan, self.max_new_tokens, self.engine.model.context_length)
         return plan
 
-    def nbytes(self, encodings: frozenset[Encoding]) -> int:
-        """Return the stored bytes of encodings."""
-        return sum(stored_bytes(self.codec, self.engine.model.shape, each.num_tokens) for each in encodings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PromptFigures:
-    """One prompt under all settings, by their names."""
-
-    distances: dict[str, Distance]
-    ttft_s: dict[str, float]
-
 
 def _figures(
     plans: Mapping[str, Plan], engine: Engine, executor: Executor, max_new_tokens: int, *, rounds: int
-) -> _PromptFigures:
+) -> _Figures:
     """Measure one prompt under every setting."""
     plain = PlainPrefill(plans[AS_IT_IS.name], engine.model, engine.tokenizer, engine.end_ids, max_new_tokens)
     distances = {name: plain.distance(prepare(plan, executor), executor) for name, plan in plans.items()}
@@ -188,7 +165,7 @@ def _figures(
     calls: dict[str, Callable[[], object]] = {_PLAIN: plain_token}
     calls |= {name: partial(first_token, plan) for name, plan in plans.items()}
     samples = interleave(calls, rounds, engine.model.device)
-    return _PromptFigures(distances=distances, ttft_s={name: each.median for name, each in samples.items()})
+    return distances, {name: each.median for name, each in samples.items()}
 
 
 def _promoted(plan: Plan) -> Plan:
@@ -205,24 +182,73 @@ def _promoted(plan: Plan) -> Plan:
     return replace(plan, pieces=(stored, *rest))
 
 
-def _over_all(variant: _PlannedSetting, measured: Sequence[_PromptFigures], nbytes: int) -> SettingFidelity:
+def _over_all(
+    setting: Setting,
+    plans: Sequence[Plan],
+    encodings: frozenset[Encoding],
+    measured: Sequence[_Figures],
+    planner: _SettingPlanner,
+) -> SettingFidelity:
     """Return the figures of a setting over all prompts."""
-    name = variant.setting.name
-    distances = [each.distances[name] for each in measured]
+    name, shape = setting.name, planner.engine.model.shape
+    distances = [each[name] for each, _ in measured]
     value, low, high = clustered_interval([[each.divergence] for each in distances])
     return SettingFidelity(
-        setting=variant.setting,
-        repair=str(variant.plans[0].repair),
+        setting=setting,
+        repair=str(plans[0].repair),
         divergence=Interval(value=value, low=low, high=high),
         agreement=statistics.fmean(each.agreement for each in distances),
         same_answer=statistics.fmean(each.same_answer for each in distances),
-        exact=statistics.fmean(plan.level is Level.EXACT for plan in variant.plans),
-        ttft_s=statistics.median(each.ttft_s[name] for each in measured),
-        relative_ttft=statistics.median(each.ttft_s[name] / each.ttft_s[_PLAIN] for each in measured),
-        nbytes=nbytes,
+        exact=statistics.fmean(plan.level is Level.EXACT for plan in plans),
+        ttft_s=statistics.median(ttft_s[name] for _, ttft_s in measured),
+        relative_ttft=statistics.median(ttft_s[name] / ttft_s[_PLAIN] for _, ttft_s in measured),
+        nbytes=sum(stored_bytes(planner.codec, shape, each.num_tokens) for each in encodings),
     )
 
 
-def _prompt(prompt: MeasuredPrompt, measured: _PromptFigures) -> PromptFidelity:
-    found = measured.distances[AS_IT_IS.name]
-    return PromptFidelity(name=prompt.name, xml=prompt.xml, divergence=found.divergence, same_answer=found.same_answer)
+class MeasuredPrompt(NamedTuple):
+    """A prompt, with the name of the example or its number among all, or "random 1"."""
+
+    name: str
+    xml: str
+    selection: Selection
+
+
+def example_prompts(schema: CheckedSchema) -> Iterator[MeasuredPrompt]:
+    """Yield the examples of a schema that are valid prompts."""
+    for number, example in enumerate(schema.examples, 1):
+        if example.valid is not False:
+            with suppress(PromptError):  # an example without claims may be invalid
+                prompt = example_prompt(example)
+                name = example.name or f"example {number}"
+                yield MeasuredPrompt(name, prompt.to_xml(), resolve_prompt(prompt, schema))
+
+
+def random_prompts(schema: CheckedSchema, tokenizer: Tokenizer, count: int, seed: int) -> Iterator[MeasuredPrompt]:
+    """Yield at most `count` random combinations of modules and members, with fitting texts for required parameters.
+
+    Each ends in a text of the examples, in turn, or in `DEFAULT_QUESTION`. A combination without a text that fits
+    into a slot is left out. Needs Hypothesis, like the rest of `promptcache.testing`.
+
+    Raises:
+        InvalidValue: All prompts need members that the schema does not declare.
+    """
+    from promptcache.testing.cover import plain_case
+    from promptcache.testing.prompt_xml import check_members
+    from promptcache.testing.selection import sample_combinations
+    from promptcache.testing.subject import Subject
+
+    check_members(schema, schema.guaranteed[""])
+    subject = Subject(schema, tokenizer)
+    texts = [_text(example_prompt(each)) for each in schema.examples if each.valid]
+    questions = cycle([text for text in texts if text] or [DEFAULT_QUESTION])
+    drawn = zip(sample_combinations(schema, count, seed), questions, strict=False)
+    for number, ((modules, members), text) in enumerate(drawn, 1):
+        with suppress(PromptError, ValueError):
+            case = plain_case(subject, modules, text, dict(members))
+            yield MeasuredPrompt(f"random {number}", case.xml, case.selection)
+
+
+def _text(prompt: Prompt) -> str:
+    """Return the bare text of a prompt, or that of its last user turn."""
+    return next((each.text for each in reversed(prompt.messages) if each.role in (None, Role.USER)), "")

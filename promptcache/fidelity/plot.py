@@ -50,12 +50,10 @@ def plot_fidelity(fidelity: Fidelity, path: Path, *, model: Mapping[str, str], h
     figure.legend(loc="outside right upper", fontsize="small")
     title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')}, mean and 95 % interval"
     figure.suptitle(title, fontsize="medium")
-    figure.supxlabel(_caption(model, hardware), fontsize="x-small", color="dimgray")
-    figure.savefig(path, format="svg")
-
-
-def _caption(model: Mapping[str, str], hardware: Mapping[str, object]) -> str:
     machine = hardware["gpu"] if model["device"] != "cpu" else hardware["processor"]
     threads = counted(int(str(hardware["threads"])), "thread")
     versions = (f"{name} {hardware[name]}" for name in ("torch", "transformers", "promptcache"))
-    return " · ".join((f"{model['model']}, {model['dtype']} on {model['device']}", str(machine), threads, *versions))
+    loaded = f"{model['model']}, {model['dtype']} on {model['device']}"
+    caption = " · ".join((loaded, str(machine), threads, *versions))
+    figure.supxlabel(caption, fontsize="x-small", color="dimgray")
+    figure.savefig(path, format="svg")

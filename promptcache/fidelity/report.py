@@ -1,12 +1,14 @@
-"""Results of a measurement of fidelity, and the rule by which a setting is recommended.
+"""Results of a measurement of fidelity, their intervals, and the rule by which a setting is recommended.
 
 Divergences are in nats, as everywhere in Python. The command shows millinats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from promptcache.diagnostics import Short
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, Setting
@@ -19,6 +21,10 @@ EQUAL_TTFT = 0.1
 
 LONGEST_TTFT = 1.5
 """Time to first token that nearer answers are worth, beside that of the fastest setting. The rule of the default."""
+
+_NUM_RESAMPLES = 2000
+_MAX_DRAWS = 1 << 18
+"""Documents that are drawn at once, over several resamples; limits memory to a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +150,22 @@ def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None 
     if as_it_is in fast and as_it_is is not None and as_it_is.divergence.value <= chosen.highest_equal:
         return as_it_is
     return chosen
+
+
+def clustered_interval(documents: Sequence[Sequence[float]], seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean over all questions, and its 95 % interval by the percentile bootstrap over documents.
+
+    Questions about one document are not independent, so documents are resampled. If the values are differences between
+    two ways of answering the same question, the interval is a paired one.
+    """
+    sums = torch.tensor([sum(each) for each in documents], dtype=torch.float64)
+    counts = torch.tensor([len(each) for each in documents], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    means: list[torch.Tensor] = []
+    num_rows = max(1, _MAX_DRAWS // len(sums))
+    for start in range(0, _NUM_RESAMPLES, num_rows):
+        size = (min(num_rows, _NUM_RESAMPLES - start), len(sums))
+        chosen = torch.randint(len(sums), size, generator=generator)
+        means.append(sums[chosen].sum(1) / counts[chosen].sum(1))
+    low, high = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return float(sums.sum() / counts.sum()), low, high

@@ -18,7 +18,7 @@ from promptcache.layout import RequestTokens
 from promptcache.locks import new_lock
 from promptcache.loops.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.model import Model, PositionedCache, step_cache
-from promptcache.rows import Batch, History, OwnKV, Pass, Recalled
+from promptcache.rows import Batch, History, Pass, Recalled
 
 _MIN_SHARED = 64
 """If rows of a batch share more new tokens than this, one forward pass computes these before the batch."""
@@ -80,7 +80,7 @@ class PrefixHit(Unpicklable):
                 "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected"
             )
 
-    def _take(self, cache: PrefixCache, out: Any) -> list[tuple[Recalled, OwnKV]]:
+    def _take(self, cache: PrefixCache, out: Any) -> list[tuple[Recalled, KV]]:
         """Return what `PrefixCache.update` stores, once: for each row what was known, and the KV behind it."""
         if self._cache is not cache:
             raise InvalidValue("hit is of another PrefixCache: update the cache whose get returned it")
@@ -88,8 +88,7 @@ class PrefixHit(Unpicklable):
             raise InvalidValue("hit was used before: each hit updates the cache once. Call get for the next batch")
         self._check(out)
         self._pass.finish()
-        own = (self._own.own_kv(row) for row in self._own_rows)
-        taken = [(each, _by_layer(kv)) for each, kv in zip(self._found, own, strict=True)]
+        taken = [(each, self._own.own_kv(row)) for each, row in zip(self._found, self._own_rows, strict=True)]
         self._found = None
         return taken
 
@@ -216,7 +215,7 @@ class PrefixCache(Unpicklable):
         row = batch.join(found.tokens, {}, found)
         for start in range(0, len(found.missing), CHUNK_TOKENS):
             batch.encode([(row, row.tokens.token_ids[start : start + CHUNK_TOKENS])])
-        self._history.keep(found, (), _by_layer(batch.own_kv(row)))
+        self._history.keep(found, (), batch.own_kv(row))
         return row.num_own
 
 
@@ -235,10 +234,6 @@ def _inputs(opened: Pass, model: Model) -> dict[str, Any]:
         "use_cache": True,
         **model.only_logits_of(opened.last()),
     }
-
-
-def _by_layer(kv: KV) -> OwnKV:
-    return [*zip(kv.keys, kv.values, strict=True)]
 
 
 def _read_rows(input_ids: object, attention_mask: object, model: Model) -> list[tuple[int, ...]]:

@@ -26,7 +26,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
-from promptcache.options import DEFAULT_NEW_TOKENS, check_option
+from promptcache.options import DEFAULT_NEW_TOKENS, checked_options
 from promptcache.planning.catalog import Catalog
 from promptcache.planning.served_schema import ServedSchema, serve_schema
 from promptcache.planning.turns import ChatPrompt, with_turns
@@ -100,7 +100,7 @@ class Planner:
             UnknownSchema: The catalog has no schema of that name.
             InvalidValue: There is no such repair, or `template_kwargs` is not a mapping of names.
         """
-        check_option("template_kwargs", template_kwargs)
+        checked_options({"template_kwargs": template_kwargs})
         asked = None if repair is None else Repair.parse(repair)
         if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
             return known

@@ -2,9 +2,8 @@
 
 from promptcache.rows.batch import Batch
 from promptcache.rows.coalesce import Copies, open_copies, without_cache
-from promptcache.rows.finite import are_finite, has_finite_logits
 from promptcache.rows.forward_pass import Pass, Row, StopCheck
-from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt
+from promptcache.rows.history import SHARED, History, Recalled, Salt, are_finite
 from promptcache.rows.kernel_choice import choose_kernels, used_kernels
 from promptcache.rows.segments import Segment
 from promptcache.rows.step_graphs import StepGraphs, note_attention, open_graphs
@@ -16,7 +15,6 @@ __all__ = [
     "Batch",
     "Copies",
     "History",
-    "OwnKV",
     "Pass",
     "Recalled",
     "Row",

@@ -7,10 +7,12 @@ own KV is stored afterwards, without logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 import torch
 
 from promptcache.attention import to_device
@@ -20,8 +22,7 @@ from promptcache.model import Model, step_cache
 from promptcache.rows.coalesce import Copies, without_cache
 from promptcache.rows.forward_pass import Pass, Row, SharedKV, StopCheck
 from promptcache.rows.history import Recalled
-from promptcache.rows.link import coalesced_segments, linked_segments, shared_segments
-from promptcache.rows.segments import Segment
+from promptcache.rows.segments import Segment, SharedSegment, linked_segments, shared_segments
 from promptcache.rows.step_graphs import StepGraphs
 from promptcache.rows.tails import Tails
 
@@ -52,17 +53,7 @@ class Batch:
         self._shared: SharedKV | None = None  # None after the set of rows changed
         self.tails = Tails(model.shape)
 
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """The rows, in the order in which they joined."""
-        return tuple(self._rows)
-
-    def join(
-        self,
-        tokens: RequestTokens,
-        kv_of: Mapping[Encoding, KV],
-        recalled: Recalled | None = None,
-    ) -> Row:
+    def join(self, tokens: RequestTokens, kv_of: Mapping[Encoding, KV], recalled: Recalled | None = None) -> Row:
         """Add a request. Nothing is computed.
 
         Args:
@@ -72,11 +63,16 @@ class Batch:
         """
         self._model.check_vocabulary(tokens.token_ids)
         if recalled is not None:
-            tokens = recalled.new_tokens
+            tokens = replace(
+                tokens,
+                token_ids=tuple(tokens.token_ids[index] for index in recalled.missing),
+                position_ids=tuple(tokens.position_ids[index] for index in recalled.missing),
+            )
         stored, growing = linked_segments(tokens, kv_of, recalled)
         self._copies.count_use(stored, tokens.position_ids)
         row = Row(
             tokens=tokens,
+            planned=np.array(tokens.position_ids, dtype=np.int64),
             stored=stored,
             growing=growing,
             tail=self._copies.with_room(partial(self.tails.take, len(tokens.token_ids))),
@@ -114,7 +110,17 @@ class Batch:
         Returns:
             `[K, V]`, in the order of `work`. If the forward pass raises, the rows are as before.
         """
-        return self.run(work, partial(self._logits, num_last=num_last))
+
+        def logits(opened: Pass) -> torch.Tensor:
+            kept = opened.last(num_last)
+            found = None if self._graphs is None else self._graphs.compute(opened, kept)
+            if found is not None:
+                return found
+            keep = to_device(torch.tensor(kept), self._model.device)
+            cache = step_cache(opened, self._model.shape.num_layers)
+            return self._model.forward(opened.token_ids, opened.position_ids, cache, keep=keep)[0]
+
+        return self.run(work, logits)
 
     def encode(self, work: Work, check: StopCheck | None = None) -> None:
         """As `step`, for the KV only.
@@ -122,14 +128,20 @@ class Batch:
         Args:
             check: Called in each layer, before its KV is written.
         """
-        self.run(work, self._encode, check)
+
+        def compute(opened: Pass) -> None:
+            cache = step_cache(opened, self._model.shape.num_layers)
+            self._model.encode(opened.token_ids, opened.position_ids, cache)
+
+        self.run(work, compute, check)
 
     def open(self, work: Work, check: StopCheck | None = None) -> Pass:
         """Return the pass over the next tokens of some rows. `Pass.finish` is called when it was run."""
         assert len({row for row, _ in work}) == len(work) > 0, "each row occurs once"
         assert all(token_ids for _, token_ids in work), "each row has tokens"
         for row, token_ids in work:
-            row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
+            if row.num_own + len(token_ids) > row.tail.size:
+                row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
         return Pass(work, self._shared_kv(), self.tails, self._model, check)
 
     @torch.no_grad()
@@ -147,28 +159,18 @@ class Batch:
 
         return self._copies.with_room(computed)
 
-    def _logits(self, opened: Pass, num_last: int | None) -> torch.Tensor:
-        kept = opened.last(num_last)
-        if self._graphs is not None:
-            logits = self._graphs.compute(opened, kept)
-            if logits is not None:
-                return logits
-        keep = to_device(torch.tensor(kept), self._model.device)
-        cache = step_cache(opened, self._model.shape.num_layers)
-        return self._model.forward(opened.token_ids, opened.position_ids, cache, keep=keep)[0]
-
-    def _encode(self, opened: Pass) -> None:
-        cache = step_cache(opened, self._model.shape.num_layers)
-        self._model.encode(opened.token_ids, opened.position_ids, cache)
-
     def _shared_kv(self) -> SharedKV:
-        if self._shared is None:
-            shared = tuple(shared_segments([row.stored for row in self._rows]))
-            positions = [row.tokens.position_ids for row in self._rows]
-            shared, copied = coalesced_segments(shared, positions, self._copies)
-            for row, num_copied in zip(self._rows, copied, strict=True):
-                row.num_copied += num_copied
-            if any(row.growing for row in self._rows):
-                shared += tuple(shared_segments([row.growing for row in self._rows]))
-            self._shared = SharedKV(self._rows, shared)
+        if self._shared is not None:
+            return self._shared
+        alike: dict[tuple[int, ...], list[Segment]] = {}
+        for segment, users in shared_segments([row.stored for row in self._rows]):
+            alike.setdefault(users, []).append(segment)
+        shared: list[SharedSegment] = []
+        for users, segments in alike.items():
+            between = sorted({position for index in users for position in self._rows[index].tokens.position_ids})
+            fewer, num_copied = self._copies.coalesce(sorted(segments, key=lambda each: each.first), between)
+            shared += [(segment, users) for segment in fewer]
+            self._rows[users[0]].num_copied += num_copied
+        shared += shared_segments([row.growing for row in self._rows])
+        self._shared = SharedKV(self._rows, shared)
         return self._shared

@@ -7,20 +7,21 @@ store keeps copies within its budget.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 
 from promptcache.attention import has_kernels
 from promptcache.kv import KV, KVMemory
-from promptcache.layout import KVPart
 from promptcache.locks import new_lock
 from promptcache.model import Model
-from promptcache.rows.segments import Segment, is_parted
+from promptcache.rows.segments import Segment
 
 SMALL_TOKENS = 256
 """Segments of fewer tokens are coalesced. At this length, a copy takes about as long as attention to one more segment
@@ -44,12 +45,7 @@ class Copies:
     """Copies of segments. All methods are thread-safe. A copy is not changed while a request uses it."""
 
     def __init__(
-        self,
-        model: Model,
-        memory: KVMemory | None = None,
-        *,
-        small_tokens: int = SMALL_TOKENS,
-        joins_at: int = 2,
+        self, model: Model, memory: KVMemory | None = None, *, small_tokens: int = SMALL_TOKENS, joins_at: int = 2
     ) -> None:
         """Create it without copies.
 
@@ -89,62 +85,57 @@ class Copies:
             segments: Segments of one request, in position order.
             new_positions: Positions of the new tokens, in order. Segments on both sides of a new token are not joined.
         """
-        found: list[tuple[Segment, int]] = []
+        found: list[Segment] = []
+        num_copied = 0
         for run in _runs(segments, new_positions):
-            if (joined := self._joined(run)) is not None:
-                found.append(joined)
+            uses = self._num_uses.get(hash(_content(run)), 0) if len(run) > 1 else 0
+            joined = self._copy(run, uses, is_needed=False) if uses >= self._joins_at else None
+            if joined is not None:
+                found.append(joined[0])
+                num_copied += joined[1]
                 continue
-            for group in self._groups(run):
+            groups: list[list[Segment]] = []
+            for is_small, some in groupby(run, key=lambda segment: segment.num_tokens < self._small_tokens):
+                alike = [*some]
+                groups += [alike] if is_small else [[segment] for segment in alike]
+            for group in groups:
                 is_copied = len(group) > 1 or group[0].is_shifted
-                found.append(self._one(group) if is_copied else (group[0], 0))
-        return tuple(segment for segment, _ in found), sum(copied for _, copied in found)
+                copy = self._copy(group, 1, is_needed=True) if is_copied else None
+                segment, copied = copy or (group[0], 0)
+                found.append(segment)
+                num_copied += copied
+        return tuple(found), num_copied
 
     def with_room(self, run: Callable[[], _Result]) -> _Result:
         """Return `run()`; as long as the device has no memory for it, the memory store evicts KV, and it runs again."""
         return run() if self._memory is None else self._memory.with_room(run)
 
-    def _groups(self, run: Sequence[Segment]) -> Iterator[list[Segment]]:
-        """Yield small neighbours together, and each large segment alone."""
-        for is_small, group in groupby(run, key=lambda segment: segment.num_tokens < self._small_tokens):
-            members = [*group]
-            yield from [members] if is_small else ([segment] for segment in members)
+    def _copy(self, group: Sequence[Segment], uses: int, *, is_needed: bool) -> tuple[Segment, int] | None:
+        """Return a copy of neighbours, and the number of tokens that were copied now.
 
-    def _joined(self, run: Sequence[Segment]) -> tuple[Segment, int] | None:
-        """Return a kept copy of all neighbours, and the number of tokens that were copied now.
-
-        None if they are not joined yet, or there is no room.
+        Without room in the memory store it is None, or, if it is needed, a copy that lives as long as it is used.
         """
-        if len(run) == 1 or self._memory is None:
-            return None
-        uses = self._num_uses.get(hash(_content(run)), 0)
-        return self._kept(self._memory, run, uses) if uses >= self._joins_at else None
-
-    def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
-        """Return a copy of segments, and the number of tokens that were copied now."""
-        content, num_tokens = _content(group), _num_tokens(group)
-        if (kv := self._unkept.get(content)) is not None:
-            return _segment(kv, group), 0
-        if self._memory is not None and (kept := self._kept(self._memory, group, 1)) is not None:
-            return kept
-        kv = KV.empty(self._model.shape, num_tokens)
-        self._fill(kv, group)
-        with self._lock:
-            self._unkept[content] = kv
-        return _segment(kv, group), num_tokens
-
-    def _kept(self, memory: KVMemory, group: Sequence[Segment], uses: int) -> tuple[Segment, int] | None:
-        """As `_one`, with a copy that the memory store keeps; None if there is no room for it."""
-        key = (self._owner, _content(group))
-        if (kv := memory.find(key)) is not None:
-            return _segment(kv, group), 0
-        num_tokens = _num_tokens(group)
-        cost = _COPY_COST * num_tokens
-        kv = memory.allocate(num_tokens, cost, uses)
+        content = _content(group)
+        key = self._owner, content
+        num_tokens = sum(segment.num_tokens for segment in group)
+        num_copied, cost = 0, _COPY_COST * num_tokens
+        kv = self._unkept.get(content)
+        if kv is None and self._memory is not None:
+            kv = self._memory.find(key)
+            if kv is None and (kv := self._memory.allocate(num_tokens, cost, uses)) is not None:
+                self._fill(kv, group)
+                self._memory.keep(key, kv, cost, uses=uses)
+                num_copied = num_tokens
+        if kv is None and is_needed:
+            kv = KV.empty(self._model.shape, num_tokens)
+            self._fill(kv, group)
+            num_copied = num_tokens
+            with self._lock:
+                self._unkept[content] = kv
         if kv is None:
             return None
-        self._fill(kv, group)
-        memory.keep(key, kv, cost, uses=uses)
-        return _segment(kv, group), num_tokens
+        parts = tuple(part for segment in group for part in segment.parts)
+        return Segment(kv=kv, start=0, stop=num_tokens, parts=parts), num_copied
 
     def _fill(self, kv: KV, group: Sequence[Segment]) -> None:
         start = 0
@@ -153,8 +144,10 @@ class Copies:
             keys = segment.kv.keys[:, :, segment.start : segment.stop]
             copied = kv.keys[:, :, start:stop]
             if segment.is_shifted:
-                encoded, placed = segment.encoded_array(), segment.position_array()
-                self._model.relocation.move(keys, torch.from_numpy(encoded), torch.from_numpy(placed), out=copied)
+                own = [part.encoding.position_ids[part.start : part.stop] for part in segment.parts]
+                encoded = np.concatenate([np.asarray(each, dtype=np.int64) for each in own])
+                placed = torch.from_numpy(segment.position_array())
+                self._model.relocation.move(keys, torch.from_numpy(encoded), placed, out=copied)
             else:
                 copied.copy_(keys)
             kv.values[:, :, start:stop].copy_(segment.kv.values[:, :, segment.start : segment.stop])
@@ -165,7 +158,7 @@ def _runs(segments: Iterable[Segment], new_positions: Sequence[int]) -> Iterator
     """Yield segments together that no new token lies between."""
     run: list[Segment] = []
     for segment in segments:
-        if run and is_parted(run[-1].last, segment.first, new_positions):
+        if run and bisect_right(new_positions, run[-1].last) != bisect_left(new_positions, segment.first):
             yield run
             run = []
         run.append(segment)
@@ -176,16 +169,6 @@ def _runs(segments: Iterable[Segment], new_positions: Sequence[int]) -> Iterator
 def _content(group: Iterable[Segment]) -> _Content:
     parts = (part for segment in group for part in segment.parts)
     return tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
-
-
-def _num_tokens(group: Iterable[Segment | KVPart]) -> int:
-    return sum(segment.num_tokens for segment in group)
-
-
-def _segment(kv: KV, group: Iterable[Segment]) -> Segment:
-    """Return the segment of a copy of others."""
-    parts = tuple(part for segment in group for part in segment.parts)
-    return Segment(kv=kv, start=0, stop=_num_tokens(parts), parts=parts)
 
 
 def open_copies(model: Model, memory: KVMemory) -> Copies:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeAlias
@@ -26,7 +26,6 @@ import torch
 from promptcache.kv import KV, KVMemory, cost_at
 from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest, num_shared
 from promptcache.locks import new_lock
-from promptcache.rows.finite import num_finite
 
 _NODE_TOKENS = 64
 """Capacities of nodes are multiples of this."""
@@ -44,9 +43,6 @@ SHARED: Final = Shared.SHARED
 Salt: TypeAlias = str | Shared | None
 """Requests share history only with requests of the same salt."""
 
-OwnKV: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
-"""Keys and values `[Hkv, n, D]` of computed own tokens, by layer."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStretch:
@@ -57,9 +53,9 @@ class OwnStretch:
         context: All KV parts in use at lower positions, earlier stretches included.
         key: Digest of the context and the first position.
         salt: The salt of the request.
-        parts: KV parts of its first tokens that history has, in position order.
+        num_found: Number of its first tokens that history has.
+        parts: KV parts of these, in position order.
         num_shared_parts: Number of these parts that are `SHARED`; they come first.
-        kv_of: KV of the encodings of the parts.
     """
 
     start: int
@@ -68,14 +64,9 @@ class OwnStretch:
     context: tuple[KVPart, ...]
     key: str
     salt: Salt
+    num_found: int = 0
     parts: tuple[KVPart, ...] = ()
     num_shared_parts: int = 0
-    kv_of: Mapping[Encoding, KV] = field(default_factory=dict)
-
-    @property
-    def num_found(self) -> int:
-        """Number of its tokens that history has."""
-        return sum(part.num_tokens for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,36 +76,19 @@ class Recalled:
     Attributes:
         tokens: The request as planned.
         stretches: All stretches, in position order.
+        kv_of: KV of the encodings of their parts.
+        missing: Indices of the own tokens to compute, in position order.
     """
 
     tokens: RequestTokens
     stretches: tuple[OwnStretch, ...]
+    kv_of: Mapping[Encoding, KV]
+    missing: tuple[int, ...]
 
     @property
     def num_found(self) -> int:
         """Number of own tokens that history has."""
-        return sum(each.num_found for each in self.stretches)
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Indices of the own tokens to compute, in position order. The last own token is always among them."""
-        return tuple(index for each in self.stretches for index in range(each.start + each.num_found, each.stop))
-
-    @property
-    def new_tokens(self) -> RequestTokens:
-        """The request with the missing own tokens only."""
-        ids, positions = self.tokens.token_ids, self.tokens.position_ids
-        missing = self.missing
-        return replace(
-            self.tokens,
-            token_ids=tuple(ids[index] for index in missing),
-            position_ids=tuple(positions[index] for index in missing),
-        )
-
-    @property
-    def kv_of(self) -> dict[Encoding, KV]:
-        """KV of all encodings of the found parts."""
-        return {encoding: kv for each in self.stretches for encoding, kv in each.kv_of.items()}
+        return len(self.tokens.token_ids) - len(self.missing)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -140,22 +114,12 @@ class _Node:
         """The salt of its tokens."""
         return self.place[2]
 
-    @property
-    def room(self) -> int:
-        """Number of tokens that still fit."""
-        return self.capacity - len(self.token_ids)
-
 
 _Branch: TypeAlias = dict[tuple[int, int, Salt], _Node]
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The first `num_tokens` tokens of a node, on the path of a stretch through its tree."""
-
-    node: _Node
-    kv: KV
-    num_tokens: int
+_Path: TypeAlias = list[tuple[_Node, KV, int]]
+"""Nodes along a stretch, from the root of its tree on: each with its KV and the number of its first tokens in use."""
 
 
 class History:
@@ -201,15 +165,33 @@ class History:
             salt: Requests share history only with requests of the same salt.
             is_whole: Whether all tokens may be found. A request computes its last one, whose logits it needs.
         """
-        found: list[OwnStretch] = []
+        found, kv_of = list[OwnStretch](), dict[Encoding, KV]()
         with self._lock:
             self._forget_evicted()
             for stretch in stretches(tokens, salt):
                 is_last = stretch.stop == len(tokens.token_ids) and not is_whole
-                found.append(self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last]))
-        return Recalled(tokens=tokens, stretches=tuple(found))
+                wanted = tokens.token_ids[stretch.start : stretch.stop - is_last]
+                parts, num_shared_parts, position = list[KVPart](), 0, stretch.first
+                for node, kv, num_tokens in self._path(stretch, wanted):
+                    encoding = node.encoding
+                    if encoding is None or encoding.num_tokens != num_tokens:
+                        encoding = node.encoding = Encoding(
+                            token_ids=tuple(node.token_ids[:num_tokens]),
+                            position_ids=tuple(range(position, position + num_tokens)),
+                            context=(*stretch.context, *parts),
+                        )
+                    parts.append(encoding.whole)
+                    num_shared_parts += node.salt is SHARED
+                    kv_of[encoding] = kv
+                    position += num_tokens
+                num_found = position - stretch.first
+                found.append(
+                    replace(stretch, num_found=num_found, parts=tuple(parts), num_shared_parts=num_shared_parts)
+                )
+        missing = (index for each in found for index in range(each.start + each.num_found, each.stop))
+        return Recalled(tokens=tokens, stretches=tuple(found), kv_of=kv_of, missing=tuple(missing))
 
-    def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
+    def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: KV) -> int:
         """Copy the KV that a request computed, as far as there is room, and return the number of copied tokens.
 
         Copying stops at the first token whose KV is not finite.
@@ -217,9 +199,12 @@ class History:
         Args:
             recalled: The result of `recall` for the request.
             answer_ids: The generated tokens.
-            own_kv: KV of the tokens `recalled.missing`, then of generated tokens. The last ones may be absent.
+            own_kv: That of the tokens `recalled.missing`, then of generated tokens. The last ones may be absent.
         """
-        num_computed = num_finite(own_kv)
+        num_computed, states = own_kv.num_tokens, (own_kv.keys, own_kv.values)
+        if not are_finite(states):
+            is_good = torch.stack([each.isfinite().all(-1) for each in states]).flatten(0, 2).all(0)  # [n]
+            num_computed = int(is_good.int().argmin())
         all_ids = (*recalled.tokens.token_ids, *answer_ids)
         num_copied = at = 0
         with self._lock:
@@ -233,25 +218,7 @@ class History:
             self._forget_evicted()
         return num_copied
 
-    def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
-        parts: list[KVPart] = []
-        kv_of: dict[Encoding, KV] = {}
-        position, num_shared_parts = stretch.first, 0
-        for step in self._path(stretch, token_ids):
-            encoding = step.node.encoding
-            if encoding is None or encoding.num_tokens != step.num_tokens:
-                encoding = step.node.encoding = Encoding(
-                    token_ids=tuple(step.node.token_ids[: step.num_tokens]),
-                    position_ids=tuple(range(position, position + step.num_tokens)),
-                    context=(*stretch.context, *parts),
-                )
-            parts.append(encoding.whole)
-            num_shared_parts += step.node.salt is SHARED
-            kv_of[encoding] = step.kv
-            position += step.num_tokens
-        return replace(stretch, parts=tuple(parts), num_shared_parts=num_shared_parts, kv_of=kv_of)
-
-    def _path(self, stretch: OwnStretch, token_ids: Sequence[int]) -> list[_Prefix]:
+    def _path(self, stretch: OwnStretch, token_ids: Sequence[int]) -> _Path:
         """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""
         branch: _Branch = self._trees.get(stretch.key, {})
         shared = [*_chain(branch, 0, token_ids, SHARED)]
@@ -262,16 +229,16 @@ class History:
             longer = shared[:index]
             if stretch.salt is not SHARED:
                 longer += _chain(node.children, offset, token_ids[at:], stretch.salt)
-            found = max(longer, found, key=_num_tokens)
+            found = max(longer, found, key=lambda path: sum(number for _, number in path))
         kept = [self._memory.find(node) for node, _ in reversed(found)]  # a node is used after those below it
-        steps: list[_Prefix] = []
+        path: _Path = []
         for (node, num_tokens), kv in zip(found, reversed(kept), strict=True):
             if kv is None:
                 break
-            steps.append(_Prefix(node, kv, num_tokens))
-        return steps
+            path.append((node, kv, num_tokens))
+        return path
 
-    def _extend(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+    def _extend(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: KV, at: int) -> int:
         """Add tokens behind those that are known; return their number.
 
         Args:
@@ -280,25 +247,27 @@ class History:
             at: Index in `own_kv` of the first token that was not found.
         """
         path = self._path(stretch, token_ids)
-        known = sum(step.num_tokens for step in path)
+        known = sum(number for _, _, number in path)
         at += known - stretch.num_found
         if known < stretch.num_found:  # they were evicted meanwhile
             return 0
+        branch, offset, room = self._trees.get(stretch.key, {}), 0, 0
         num_copied = 0
-        last = path[-1] if path else None
-        is_at_end = last is not None and last.num_tokens == len(last.node.token_ids)
-        if last is not None and is_at_end and last.node.salt == stretch.salt and last.node.room:
-            num_copied = _append(last.node, last.kv, token_ids[known:], own_kv, at)
+        if path:
+            last, kv, offset = path[-1]
+            branch = last.children
+            if offset == len(last.token_ids):  # the new tokens continue the node
+                if last.salt == stretch.salt and last.capacity > offset:
+                    num_copied = _append(last, kv, token_ids[known:], own_kv, at)
+                    offset += num_copied
+                own = sum(number for node, _, number in path if node.salt == stretch.salt) + num_copied
+                room = int(self._growth * own)
         rest = token_ids[known + num_copied :]
         if rest:
-            branch = last.node.children if last is not None else self._trees.get(stretch.key, {})
-            offset = 0 if last is None else last.num_tokens + num_copied
-            own = sum(step.num_tokens for step in path if step.node.salt == stretch.salt) + num_copied
-            room = int(self._growth * own) if is_at_end else 0
             num_added = self._add_node(stretch, branch, offset, max(len(rest), room), rest, own_kv, at + num_copied)
-            if not all(self._memory.find(step.node) for step in reversed(path)):  # the new node took their room
+            if not all(self._memory.find(node) for node, _, _ in reversed(path)):  # the new node took their room
                 return 0
-            if num_added and last is None:
+            if num_added and not path:
                 self._trees[stretch.key] = branch
             num_copied += num_added
         return num_copied
@@ -310,7 +279,7 @@ class History:
         offset: int,
         room: int,
         token_ids: Sequence[int],
-        own_kv: OwnKV,
+        own_kv: KV,
         at: int,
     ) -> int:
         """Copy KV into a new node with room for `room` tokens; return the number of copied tokens.
@@ -367,14 +336,12 @@ def stretches(tokens: RequestTokens, salt: Salt = None) -> Iterator[OwnStretch]:
             context.append(own.whole)
 
 
-def _append(node: _Node, kv: KV, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+def _append(node: _Node, kv: KV, token_ids: Sequence[int], own_kv: KV, at: int) -> int:
     """Copy KV behind that of a node's tokens, as far as it fits; return the number of tokens."""
     start = len(node.token_ids)
-    count = min(len(token_ids), node.room)
-    keys, values = kv.keys, kv.values  # [L, Hkv, C, D]
-    for layer, (own_keys, own_values) in enumerate(own_kv):
-        keys[layer, :, start : start + count].copy_(own_keys[:, at : at + count])
-        values[layer, :, start : start + count].copy_(own_values[:, at : at + count])
+    count = min(len(token_ids), node.capacity - start)
+    kv.keys[:, :, start : start + count].copy_(own_kv.keys[:, :, at : at + count])  # [L, Hkv, count, D]
+    kv.values[:, :, start : start + count].copy_(own_kv.values[:, :, at : at + count])
     node.token_ids.extend(token_ids[:count])
     return count
 
@@ -388,5 +355,10 @@ def _chain(branch: _Branch, offset: int, token_ids: Sequence[int], salt: Salt) -
         branch, at = node.children, at + offset
 
 
-def _num_tokens(path: Sequence[tuple[_Node, int]]) -> int:
-    return sum(number for _, number in path)
+def are_finite(states: Iterable[torch.Tensor]) -> bool:
+    """Whether all numbers of all tensors are finite, which they are not after an overflow in float16.
+
+    Other KV must not be kept: attention multiplies values that a query does not attend to by zero, and 0 x NaN is NaN.
+    """
+    bounds = [bound for each in states if each.numel() for bound in torch.aminmax(each)]
+    return not bounds or bool(torch.stack(bounds).isfinite().all())

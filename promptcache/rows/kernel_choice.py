@@ -12,10 +12,9 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -59,10 +58,15 @@ def choose_kernels(model: Model) -> None:
 
     The first choice on a machine compiles the Triton kernels, and measures for about a second.
     """
+
+    def clock() -> float:
+        torch.cuda.synchronize(model.device)
+        return perf_counter()
+
     if model.device.type == "cuda":
         with _one_at_a_time:
             if model.kernels is None:
-                model.kernels = fastest_kernels(model, CudaRecorder(model.device), _device_clock(model.device))
+                model.kernels = fastest_kernels(model, CudaRecorder(model.device), clock)
 
 
 def used_kernels(model: Model) -> Kernels:
@@ -102,13 +106,25 @@ def _measured(model: Model, record: Recorder, clock: Clock) -> _Seconds:
     graphs = StepGraphs(model, record)
     tokens, kv_of = _request(model)
     taken: dict[Kernels, list[float]] = {each: [] for each in Kernels}
+    trials: dict[Kernels, tuple[Batch, Row]] = {}
+
+    def seconds_of(kernels: Kernels) -> float:
+        """Compute the prompt and one step; return the seconds of the prompt and of the steps of an answer."""
+        model.kernels = kernels
+        batch, row = trials[kernels]
+        row.num_own = 0
+        begin = clock()
+        batch.step([(row, tokens.token_ids)])
+        middle = clock()
+        batch.step([(row, [0])])
+        return middle - begin + _STEPS * (clock() - middle)
+
     try:
-        trials: dict[Kernels, _TimedRequest] = {}
         for each in Kernels:
             model.kernels = each
             batch = Batch(model, open_copies(model, KVMemory(model.shape)), graphs if each is Kernels.GRAPHS else None)
-            trials[each] = _TimedRequest(batch, batch.join(tokens, kv_of))
-            trials[each].seconds(clock)  # compiles kernels, and records graphs
+            trials[each] = batch, batch.join(tokens, kv_of)
+            seconds_of(each)  # compiles kernels, and records graphs
         if not graphs.can_record:
             del taken[Kernels.GRAPHS]
         end = clock() + _LONGEST_S
@@ -116,8 +132,7 @@ def _measured(model: Model, record: Recorder, clock: Clock) -> _Seconds:
             if number and clock() >= end:
                 break
             for each, seconds in taken.items():
-                model.kernels = each
-                seconds.append(trials[each].seconds(clock))
+                seconds.append(seconds_of(each))
     finally:
         model.kernels = None
     found = {each.value: statistics.median(seconds) for each, seconds in taken.items()}
@@ -143,31 +158,6 @@ def _request(model: Model) -> tuple[RequestTokens, Mapping[Encoding, KV]]:
     return tokens, kv_of
 
 
-@dataclass(frozen=True, slots=True)
-class _TimedRequest:
-    """A request in a batch of its own."""
-
-    batch: Batch
-    row: Row
-
-    def seconds(self, clock: Clock) -> float:
-        """Compute the prompt and one step; return the seconds of the prompt and of the steps of an answer."""
-        self.row.num_own = 0
-        begin = clock()
-        self.batch.step([(self.row, self.row.tokens.token_ids)])
-        middle = clock()
-        self.batch.step([(self.row, [0])])
-        return middle - begin + _STEPS * (clock() - middle)
-
-
-def _device_clock(device: torch.device) -> Clock:
-    def clock() -> float:
-        torch.cuda.synchronize(device)
-        return perf_counter()
-
-    return clock
-
-
 def _key(model: Model, spec: AttentionSpec) -> str:
     """Return what the choice depends on: device, versions, the shape of attention, and the size of the model."""
     heads = spec.queries.num_kv_heads, spec.queries.num_groups, spec.head_dim, str(spec.dtype)
@@ -189,15 +179,13 @@ def _read(file: Path) -> dict[str, _Seconds]:
     except (OSError, ValueError, RecursionError):
         return {}
     items = found.items() if isinstance(found, dict) else ()
-    return {key: seconds for key, seconds in items if _are_seconds(seconds)}
-
-
-def _are_seconds(found: Any) -> bool:
-    return (
-        isinstance(found, dict)
-        and {Kernels.TORCH, Kernels.TRITON} <= found.keys() <= {*Kernels}
-        and all(isinstance(each, float) and math.isfinite(each) for each in found.values())
-    )
+    return {
+        key: seconds
+        for key, seconds in items
+        if isinstance(seconds, dict)
+        and {Kernels.TORCH, Kernels.TRITON} <= seconds.keys() <= {*Kernels}
+        and all(isinstance(each, float) and math.isfinite(each) for each in seconds.values())
+    }
 
 
 def _write(file: Path, known: Mapping[str, _Seconds]) -> None:

@@ -78,6 +78,9 @@ class StepGraphs:
     """The graphs of one model, for each size one. Thread-safe.
 
     If a step cannot be recorded, steps run without graphs.
+
+    Attributes:
+        can_record: Whether no step failed to be recorded so far.
     """
 
     def __init__(self, model: Model, record: Recorder) -> None:
@@ -85,12 +88,7 @@ class StepGraphs:
         self._model, self._record = model, record
         self._lock = new_lock()
         self._graphs: dict[int, _StepGraph] = {}
-        self._can_record = not runs_own_code(model.hf)
-
-    @property
-    def can_record(self) -> bool:
-        """Whether no step failed to be recorded so far."""
-        return self._can_record
+        self.can_record = not runs_own_code(model.hf)
 
     @torch.no_grad()
     def record_all(self) -> None:
@@ -105,9 +103,6 @@ class StepGraphs:
 
         Args:
             keep: Indices of the K tokens whose logits are wanted.
-
-        Raises:
-            ModelChanged: As for `Model.check_unchanged`.
         """
         size = next((each for each in SIZES if each >= len(step.token_list)), None)
         if size is None or len(keep) > _MAX_ROWS:
@@ -118,13 +113,13 @@ class StepGraphs:
             return None if graph is None else graph.compute(step, keep)
 
     def _graph(self, size: int) -> _StepGraph | None:
-        if self._can_record and size not in self._graphs:
+        if self.can_record and size not in self._graphs:
             try:
                 with torch.inference_mode(mode=False), torch.no_grad():  # memory that later steps may write to
                     self._graphs[size] = _StepGraph(self._model, size, self._record)
             except RuntimeError as error:
                 self._graphs.clear()
-                self._can_record = False
+                self.can_record = False
                 name = self._model.facts.name
                 _LOG.warning("steps of %s cannot be recorded, and run without graphs: %s", name, first_line(error))
         return self._graphs.get(size)
@@ -138,18 +133,20 @@ class _StepGraph:
     """
 
     def __init__(self, model: Model, num_tokens: int, record: Recorder) -> None:
-        """Record a step without a request.
-
-        Raises:
-            RuntimeError: It cannot be recorded.
-        """
+        """Record a step without a request, or raise a `RuntimeError`."""
         # Replays read the weights by address: a weight that is replaced unnoticed stays allocated.
         self._weights = [each.detach() for each in (*model.hf.parameters(), *model.hf.buffers())]
         sizes = [num_tokens, num_tokens, min(num_tokens, _MAX_ROWS)]
         self._inputs = torch.zeros(sum(sizes), dtype=torch.long, device=model.device)
         token_ids, position_ids, keep = self._inputs.split_with_sizes(sizes)
-        self.attention = FixedStep(num_tokens, model.shape, _specs_of_steps(model, num_tokens))
-        has_room = self.attention.load(_no_tokens(model.device), ())
+        specs: dict[int | None, AttentionSpec] = {}  # by window; a step shows them: they depend on the model's code
+        note_attention(model, num_tokens, lambda call: specs.update({call.window: AttentionSpec.of(call)}))
+        if not all(map(uses_kernels, specs.values())):
+            raise RuntimeError("the Triton kernels do not compute the attention of this model")
+        self.attention = FixedStep(num_tokens, model.shape, specs)
+        users, positions = np.zeros((0, 0), dtype=np.bool_), np.zeros(0, dtype=np.int64)
+        nothing = PassTokens(segments=(), users=users, positions=positions, groups=(), chunks=(), device=model.device)
+        has_room = self.attention.load(nothing, ())
         assert has_room, "spare tokens need no segments"
         cache = step_cache(self, model.shape.num_layers)
         self._graph, self._logits = record(lambda: model.forward(token_ids[None], position_ids[None], cache, keep=keep))
@@ -192,20 +189,6 @@ def note_attention(model: Model, num_tokens: int, note: Callable[[AttentionCall]
     """Call `note` with each call of attention in a forward pass of tokens of no request."""
     tokens = torch.zeros((1, num_tokens), dtype=torch.long, device=model.device)
     model.encode(tokens, tokens, step_cache(_Trial(note), model.shape.num_layers))
-
-
-def _specs_of_steps(model: Model, num_tokens: int) -> dict[int | None, AttentionSpec]:
-    """Return the properties of a step's attention by window. A step shows them: they depend on the model's code."""
-    specs: dict[int | None, AttentionSpec] = {}
-    note_attention(model, num_tokens, lambda call: specs.update({call.window: AttentionSpec.of(call)}))
-    if not all(map(uses_kernels, specs.values())):
-        raise RuntimeError("the Triton kernels do not compute the attention of this model")
-    return specs
-
-
-def _no_tokens(device: torch.device) -> PassTokens:
-    users, positions = np.zeros((0, 0), dtype=np.bool_), np.zeros(0, dtype=np.int64)
-    return PassTokens(segments=(), users=users, positions=positions, groups=(), chunks=(), device=device)
 
 
 def open_graphs(model: Model) -> StepGraphs | None:

@@ -7,7 +7,7 @@ read the memory behind its last token under a mask, and 0 x NaN is NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -21,8 +21,7 @@ def tail_size(num_tokens: int) -> int:
     return max(_SMALLEST_TAIL, 1 << (num_tokens - 1).bit_length())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class Tail(NamedTuple):
     """Memory of one request: a slot of the slab for tails of `size` tokens."""
 
     size: int
@@ -37,39 +36,11 @@ class TailSlab:
         free: The slots that no request uses.
     """
 
-    def __init__(self, shape: KVShape, size: int) -> None:
-        self._shape = shape
-        self._size = size
-        self.keys, self.values = self._empty(1), self._empty(1)
-        self.free = {0}
-
-    @property
-    def num_slots(self) -> int:
-        """The number of tails, used or free."""
-        return self.keys.shape[1]
-
-    def take(self) -> int:
-        """Return the lowest free slot, filled with zeros. The number of slots doubles if none is free."""
-        if not self.free:
-            old = self.num_slots
-            self.keys, self.values = self._doubled(self.keys), self._doubled(self.values)
-            self.free = set(range(old, 2 * old))
-        slot = min(self.free)
-        self.free.remove(slot)
-        self.keys[:, slot].zero_()
-        self.values[:, slot].zero_()
-        return slot
-
-    def _doubled(self, states: torch.Tensor) -> torch.Tensor:
-        doubled = self._empty(2 * states.shape[1])
-        doubled[:, : states.shape[1]] = states
-        return doubled
-
-    def _empty(self, num_slots: int) -> torch.Tensor:
-        shape = self._shape
-        size = (shape.num_layers, num_slots, shape.num_kv_heads, self._size, shape.head_dim)
+    def __init__(self, shape: KVShape, size: int, num_slots: int) -> None:
+        states = (shape.num_layers, num_slots, shape.num_kv_heads, size, shape.head_dim)
         with torch.inference_mode(mode=False):  # as for `KV.empty`
-            return torch.empty(size, dtype=shape.dtype, device=shape.device)
+            self.keys, self.values = (torch.empty(states, dtype=shape.dtype, device=shape.device) for _ in range(2))
+        self.free = {*range(num_slots)}
 
 
 class Tails:
@@ -89,24 +60,36 @@ class Tails:
         return sum(slab.keys.nbytes + slab.values.nbytes for slab in self.slabs.values())
 
     def take(self, num_tokens: int) -> Tail:
-        """Return a tail for at least `num_tokens` tokens."""
+        """Return a tail for at least `num_tokens` tokens, filled with zeros: the lowest free slot of its slab.
+
+        The number of slots doubles if none is free.
+        """
         size = tail_size(num_tokens)
         slab = self.slabs.get(size)
         if slab is None:
-            slab = self.slabs[size] = TailSlab(self._shape, size)
-        return Tail(size=size, slot=slab.take())
+            slab = self.slabs[size] = TailSlab(self._shape, size, 1)
+        elif not slab.free:
+            num_slots = slab.keys.shape[1]
+            larger = TailSlab(self._shape, size, 2 * num_slots)
+            larger.keys[:, :num_slots] = slab.keys
+            larger.values[:, :num_slots] = slab.values
+            larger.free -= {*range(num_slots)}
+            slab = self.slabs[size] = larger
+        slot = min(slab.free)
+        slab.free.remove(slot)
+        slab.keys[:, slot].zero_()
+        slab.values[:, slot].zero_()
+        return Tail(size, slot)
 
     def give_back(self, tail: Tail) -> None:
         """Free a tail, and its slab if no other request uses it."""
         slab = self.slabs[tail.size]
         slab.free.add(tail.slot)
-        if len(slab.free) == slab.num_slots:
+        if len(slab.free) == slab.keys.shape[1]:
             del self.slabs[tail.size]
 
     def grown(self, tail: Tail, num_held: int, num_tokens: int) -> Tail:
-        """Return a tail for `num_tokens` tokens with the first `num_held` of `tail`; `tail` itself if they fit."""
-        if num_tokens <= tail.size:
-            return tail
+        """Return a larger tail for `num_tokens` tokens with the first `num_held` of `tail`, which is given back."""
         larger = self.take(num_tokens)
         source, target = self.memory(tail), self.memory(larger)
         target.keys[:, :, :num_held] = source.keys[:, :, :num_held]

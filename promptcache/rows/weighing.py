@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import torch
@@ -44,9 +43,16 @@ def attention_weights(
     row = batch.join(tokens, kv_of)
     layers = middle_layers(model.facts.windows)
     found = torch.zeros(tokens.position_ids[-1] + 1, dtype=torch.promote_types(model.shape.dtype, torch.float32))
+
+    def weigh(opened: Pass) -> torch.Tensor:
+        """Run a pass up to the last of the layers; return their attention by position."""
+        weighing = _Weighing(opened, batch, row, layers, model, len(found))
+        with suppress(_Enough):
+            model.encode(opened.token_ids, opened.position_ids, step_cache(weighing, model.shape.num_layers))
+        return weighing.weights
+
     for start in range(0, len(tokens.token_ids), chunk_tokens):
-        work = [(row, tokens.token_ids[start : start + chunk_tokens])]
-        found += batch.run(work, partial(_weigh, batch, row, layers, model, len(found))).cpu()
+        found += batch.run([(row, tokens.token_ids[start : start + chunk_tokens])], weigh).cpu()
     return found.tolist()
 
 
@@ -63,16 +69,6 @@ def middle_layers(windows: Sequence[int | None]) -> tuple[int, ...]:
 
 class _Enough(Exception):
     """Ends a forward pass whose further layers are not needed."""
-
-
-def _weigh(
-    batch: Batch, row: Row, layers: Sequence[int], model: Model, num_positions: int, opened: Pass
-) -> torch.Tensor:
-    """Run a pass over tokens of one row up to the last of `layers`; return their attention by position."""
-    weighing = _Weighing(opened, batch, row, layers, model, num_positions)
-    with suppress(_Enough):
-        model.encode(opened.token_ids, opened.position_ids, step_cache(weighing, model.shape.num_layers))
-    return weighing.weights
 
 
 class _Weighing:
@@ -105,20 +101,17 @@ class _Weighing:
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, as `PassAttention`. The last layer that is needed ends the pass."""
         if layer in self._layers:
-            self._add(layer, call)
+            views = (each.by_layer[layer][0] for each in (*self._views, self._own))
+            keys = torch.cat([*views], dim=2)[0].to(self.weights.dtype)  # [Hkv, S, D]
+            query, positions = call.query[0].to(self.weights.dtype), self._opened.position_ids[0]
+            size = max(1, _MAX_SCORES // (len(query) * keys.shape[1]))
+            for start in range(0, len(positions), size):
+                some = slice(start, start + size)
+                distance = positions[some, None] - self._keys_at
+                self.weights.index_add_(0, self._keys_at, _probabilities(query[:, some], keys, distance, call))
         if layer == self._layers[-1]:
             raise _Enough
         return self._opened.attention.run(layer, call)
-
-    def _add(self, layer: int, call: AttentionCall) -> None:
-        views = (each.by_layer[layer][0] for each in (*self._views, self._own))
-        keys = torch.cat([*views], dim=2)[0].to(self.weights.dtype)  # [Hkv, S, D]
-        query, positions = call.query[0].to(self.weights.dtype), self._opened.position_ids[0]
-        size = max(1, _MAX_SCORES // (len(query) * keys.shape[1]))
-        for start in range(0, len(positions), size):
-            some = slice(start, start + size)
-            distance = positions[some, None] - self._keys_at
-            self.weights.index_add_(0, self._keys_at, _probabilities(query[:, some], keys, distance, call))
 
 
 def _probabilities(
@@ -128,7 +121,6 @@ def _probabilities(
 
     Args:
         distance: `[T, S]`, position of the query minus position of the key.
-        call: Has scale, window, soft cap and sinks.
     """
     grouped = query.reshape(len(keys), -1, query.shape[2])  # query heads that share keys, side by side
     scores = (grouped @ keys.transpose(1, 2)).view(*query.shape[:2], -1) * call.scale

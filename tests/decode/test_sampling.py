@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.decode.sampling import SampledRow, sample
+from promptcache.decode.sampling import sample
 from promptcache.options import Options
 from tests.conftest import law_examples
 
@@ -44,7 +47,7 @@ def test_equal_scores_and_rounding_do_not_choose_the_token(
     def drawn(logits: torch.Tensor) -> list[int]:
         generator = torch.Generator().manual_seed(seed)
         generators = [generator, *(torch.Generator().manual_seed(each) for each in range(num_others))]
-        rows = [SampledRow(options=rule, generator=each, seen=torch.tensor([]), num_new=0) for each in generators]
+        rows: list[Any] = [SimpleNamespace(sampling=rule, generator=each, token_ids=[]) for each in generators]
         return [sample(logits, rows[: len(logits)])[0] for _ in range(_NUM_DRAWS)]
 
     assert drawn(row[None]) == drawn(torch.cat([rounded[None], others]))

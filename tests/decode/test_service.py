@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -28,7 +29,7 @@ from transformers import (
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode import Completion, Service, ServiceLimits, Ticket, decoder
-from promptcache.decode.sampling import SampledRow, candidates, penalized, sample
+from promptcache.decode.sampling import candidates, penalized, sample
 from promptcache.decode.scheduler import Scheduler, num_admitted
 from promptcache.decode.service import MAX_FAILED_STEPS, ServiceState
 from promptcache.diagnostics import (
@@ -204,7 +205,7 @@ def test_sampling_has_the_distribution_of_transformers(
         min_new_tokens=min_new_tokens,
         eos_token_id=ends,
     )
-    rows = [SampledRow(options=row, generator=generator, seen=each, num_new=1) for each in seen]
+    rows: list[Any] = [SimpleNamespace(seen=each[None], token_ids=[0]) for each in seen]
 
     expected = RepetitionPenaltyLogitsProcessor(penalty)(seen, logits.clone())
     expected = MinNewTokensLengthLogitsProcessor(5, min_new_tokens, list(ends), device="cpu")(seen, expected)
@@ -226,7 +227,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     """The shares of 4,000 draws are the probabilities, within four standard deviations."""
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(4000, -1)
     generator = torch.Generator().manual_seed(0)
-    row = SampledRow(options=Options(do_sample=True), generator=generator, seen=torch.tensor([]), num_new=0)
+    row: Any = SimpleNamespace(sampling=Options(do_sample=True), generator=generator, token_ids=[])
 
     drawn = torch.bincount(torch.tensor(sample(logits, [row] * 4000)), minlength=4) / 4000
 
@@ -549,7 +550,7 @@ def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.Monkey
         for _ in range(3):
             with pytest.raises((RuntimeError, ServiceClosed)):
                 ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
-        made._thread.join(30)
+        made._loop.thread.join(30)
         assert made.state is ServiceState.DEAD
         with pytest.raises(ServiceClosed) as refused:
             ask(made, PROMPTS[0])

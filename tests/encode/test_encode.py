@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.encode import encode as encode_module
-from promptcache.encode.encode import batches, chains, num_tokens_of
+from promptcache.encode.encode import encoding_batches, num_tokens_of
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding
 from promptcache.planning import serve_schema
@@ -29,7 +29,7 @@ def test_batches_hold_every_encoding_once_after_its_context(
     done: list[Encoding] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_module, "CHUNK_TOKENS", limit)
-        found = tuple(batches(chains(made)))
+        found = tuple(encoding_batches(made))
     for batch in found:
         assert len(batch) == 1 or sum(map(num_tokens_of, batch)) <= limit
         for chain in batch:

@@ -18,7 +18,7 @@ import torch
 from transformers.utils import logging
 
 from promptcache import Completion, Prompt, Schema
-from promptcache.decode.service import _end
+from promptcache.decode.service import _Loop
 from promptcache.diagnostics import (
     InvalidValue,
     ModelNotFound,
@@ -174,7 +174,8 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
     """At exit the program stops the thread of a running stream, which would abort it otherwise."""
 
     def at_exit() -> list[weakref.finalize]:  # type: ignore[type-arg] # of anything
-        return [each for each in weakref.finalize._registry if each.atexit and each.peek()[1] is _end]
+        registered = (each for each in weakref.finalize._registry if each.atexit)
+        return [each for each in registered if getattr(each.peek()[1], "__func__", None) is _Loop.close]
 
     before = at_exit()
     stream, thread = stream_and_thread(engine, max_new_tokens=3_000)

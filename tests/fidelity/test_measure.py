@@ -7,7 +7,7 @@ import pytest
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
 from promptcache.fidelity import Setting, measure_fidelity
-from promptcache.fidelity.prompts import DEFAULT_QUESTION, random_prompts
+from promptcache.fidelity.measure import DEFAULT_QUESTION, random_prompts
 from promptcache.language import check_schema, parse_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model

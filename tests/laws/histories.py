@@ -81,7 +81,7 @@ class _Histories(RuleBasedStateMachine):
     def warm(self, number: int) -> None:
         """Encode everything of a schema before it is asked for."""
         service = self.services[number % len(self.services)]
-        Executor(service.model, self.store, lambda: service.executor.fingerprint).fetch(service.served.encodings)
+        Executor(service.model, self.store, service.executor.fingerprint).fetch(service.served.encodings)
 
     @rule(number=_NUMBERS)
     def evict(self, number: int) -> None:

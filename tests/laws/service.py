@@ -66,7 +66,8 @@ class SchemaServer:
         """Return the tokens of a greedy answer, as an engine generates it."""
         request = Request(
             plan=self.plan(selection),
-            options=Options(max_new_tokens=num_tokens),
+            options=Options(),
+            max_new_tokens=num_tokens,
             started=time.perf_counter(),
             text=self.tokenizer.decode,
             token_bytes=self.tokenizer.token_bytes,

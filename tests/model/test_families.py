@@ -64,7 +64,8 @@ def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
     """Return the tokens of a greedy answer, without an end."""
     request = Request(
         plan=plan,
-        options=Options(max_new_tokens=num_tokens),
+        options=Options(),
+        max_new_tokens=num_tokens,
         started=time.perf_counter(),
         text=ByteTokenizer().decode,
         token_bytes=ByteTokenizer().token_bytes,

@@ -31,7 +31,9 @@ batch, coalesce, forward_pass, history, segments, tails, weighing = (
     module_of(f"promptcache.rows.{name}")
     for name in ("batch", "coalesce", "forward_pass", "history", "segments", "tails", "weighing")
 )
-decoder, job, scheduler = (module_of(f"promptcache.decode.{name}") for name in ("decoder", "job", "scheduler"))
+decoder, job, sampling, scheduler = (
+    module_of(f"promptcache.decode.{name}") for name in ("decoder", "job", "sampling", "scheduler")
+)
 guard, relocation = module_of("promptcache.model.guard"), module_of("promptcache.model.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
@@ -99,10 +101,10 @@ def _cut_late(original: Any, self: Any, row: Any) -> Any:
     return replace(found, keys=found.keys.roll(-1, dims=2), values=found.values.roll(-1, dims=2))
 
 
-@wrapped("rows of a pass are swapped", forward_pass._RowWrite, "__init__", law=REFERENCE)
-def _swapped_rows(original: Any, self: Any, tokens: Any, memory: Any) -> None:
+@wrapped("tokens of a pass are swapped", forward_pass.Pass, "write", law=REFERENCE)
+def _swapped_tokens(original: Any, self: Any, layer: int, keys: Any, values: Any) -> None:
     """Write the states of the token before each token in the pass."""
-    original(self, replace(tokens, start=max(0, tokens.start - 1)), memory)
+    original(self, layer, keys.roll(1, dims=2), values.roll(1, dims=2))
 
 
 @wrapped("runs are encoded as if they stood at the start", encode, "_tokens", law=REFERENCE)
@@ -264,7 +266,7 @@ replaced(
 
 @wrapped("history keeps what a model computed while it changed", Executor, "keep", law=CHANGES)
 def _history_of_changed_model(_: Any, self: Any, recalled: Any, answer_ids: Any, own_kv: Any) -> int:
-    return 0 if recalled is None else int(self.history.keep(recalled, answer_ids, own_kv))
+    return int(self.history.keep(recalled, answer_ids, own_kv))
 
 
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)
@@ -298,11 +300,12 @@ def _held_memory(original: Any, self: Any, key: str) -> bool:
     return original(self, key)
 
 
-@wrapped("memory of own KV is used again without zeros", tails.TailSlab, "take", law=STEPS)
-def _tails_without_zeros(original: Any, self: Any) -> int:
-    slot: int = original(self)
-    self.keys[:, slot] = self.values[:, slot] = torch.nan
-    return slot
+@wrapped("memory of own KV is used again without zeros", tails.Tails, "take", law=STEPS)
+def _tails_without_zeros(original: Any, self: Any, num_tokens: int) -> Any:
+    tail = original(self, num_tokens)
+    memory = self.memory(tail)
+    memory.keys[:] = memory.values[:] = torch.nan
+    return tail
 
 
 replaced(
@@ -356,9 +359,14 @@ wrapped("processors are applied twice", decoder, "_processed", law=REQUESTS)(
 wrapped("further sequences draw the same numbers", Request, "copies", law=REQUESTS)(
     lambda original, self, number: [original(self, 1)[0]] * number
 )
-wrapped("a row of a service is penalized for its new tokens only", decoder, "SampledRow", law=REQUESTS)(
-    lambda original, **row: original(**row | {"seen": row["seen"][len(row["seen"]) - row["num_new"] :]})
+wrapped("a row of a service is penalized for its new tokens only", sampling, "penalized", law=REQUESTS)(
+    lambda original, logits, options, jobs: original(logits, options, [_with_own_answer(each) for each in jobs])
 )
+
+
+def _with_own_answer(one: Any) -> Any:
+    seen = one.seen[:, one.seen.shape[1] - len(one.token_ids) :]
+    return SimpleNamespace(seen=seen, token_ids=one.token_ids)
 
 
 def _angles(name: str, **how: Any) -> Callable[[Any], Any]:

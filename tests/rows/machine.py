@@ -115,7 +115,7 @@ class StepMachine(RuleBasedStateMachine):
         try:
             for row in list(self.answered):
                 self._check(row)
-            assert self.batch.rows == ()
+            assert not self.batch._rows
             assert self.batch.tails.nbytes == 0
         finally:
             torch.use_deterministic_algorithms(False)

@@ -131,8 +131,7 @@ def half_recalled(model: Model, tokens: RequestTokens, kv_of: Mapping[Encoding, 
     history, batch = History(KVMemory(model.shape)), Batch(model)
     row = batch.join(tokens, kv_of)
     batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
-    own = batch.own_kv(row)
-    num_kept = history.keep(history.recall(tokens), (), tuple(zip(own.keys, own.values, strict=True)))
+    num_kept = history.keep(history.recall(tokens), (), batch.own_kv(row))
     recalled = history.recall(tokens)
     assert recalled.num_found == num_kept > 0
     return recalled
