@@ -342,7 +342,7 @@ class Engine(Unpicklable):
         Options and errors are those of `generate`, raised before the first piece.
         """
         asked = self._requests.read({"output": output, **options})
-        return Stream(self._requests.build(prompt, asked), self._requests)
+        return Stream(self._requests.build(prompt, asked), self._requests.executor)
 
     async def agenerate(
         self, prompt: PromptSource, *, output: OutputType[Parsed] = None, **options: Unpack[AnswerKeywords]

@@ -83,6 +83,7 @@ class AsyncStream(AnswerStream[Parsed], AsyncIterator[str]):
 
     def __init__(self, request: Request, asked: _Awaited, submit: Callable[[], Ticket]) -> None:
         super().__init__(request)
+        self._over = False
         self._asked, self._submit = asked, submit
         self._reading = asyncio.Lock()  # one task waits for an item; others would wait for ever at the end
         # The service has no reference to the stream, so a stream can be deleted.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from promptcache.decode.decoder import Decoder, ServiceObserver
 from promptcache.decode.job import Job, job_of
 from promptcache.decode.request import Request
 from promptcache.diagnostics import BYTES_ABOVE_0, Cancelled, InvalidValue, QueueTimeout
-from promptcache.encode import CHUNK_TOKENS, Executor, Prepared, prepare
+from promptcache.encode import CHUNK_TOKENS, Executor, Prepared, end_helping_threads, prepare
 from promptcache.rows import tail_size
 from promptcache.settings import ServiceLimits
 
@@ -62,23 +62,23 @@ class Scheduler:
         limits: ServiceLimits,
         *,
         observer: ServiceObserver | None = None,
-        fetches_first: bool = False,
+        fetches_apart: bool = False,
     ) -> None:
         """Create a scheduler without jobs.
 
         Args:
             observer: Gets the times of steps and of waiting.
-            fetches_first: Compute nothing while admitted requests wait for their KV. Without new arrivals this takes
-                fewer forward passes.
+            fetches_apart: Read and encode KV in other threads, while the running requests go on. Otherwise a request
+                gets its KV in the step that admits it.
         """
         self._executor = executor
         self._limits = limits
         self._observer = observer or ServiceObserver()
-        self._fetches_first = fetches_first
         self.decoder = Decoder(executor, self._observer)
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
-        self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
+        num_threads = min(limits.max_rows, _MAX_THREADS)
+        self._threads = ThreadPoolExecutor(num_threads, "promptcache-fetch") if fetches_apart else None
 
     @property
     def counts(self) -> ServiceCounts:
@@ -115,7 +115,7 @@ class Scheduler:
                 self._admit()
             if self._fetching:
                 self._fetch()
-            if self.decoder.running and not (self._fetches_first and self._fetching):
+            if self.decoder.running:
                 self.decoder.step(self._limits.step_tokens)
                 return True
             return bool(self._fetching or self._waiting)
@@ -126,7 +126,8 @@ class Scheduler:
             job.is_cancelled = True
             self._end(job, error)
         self._waiting.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _drop(self) -> None:
         """End the jobs that were cancelled or have waited too long."""
@@ -165,14 +166,14 @@ class Scheduler:
                     self.decoder.join(job, prepared)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
-        if self._fetches_first or not self.decoder.running:
+        if not self.decoder.running:
             wait([job.preparing for job in self._fetching if job.preparing is not None], _LOOK_S, FIRST_COMPLETED)
 
     def _prepared(self, job: Job) -> Prepared | None:
         """Return the plan of a job with its KV, or None if it is not complete yet.
 
-        Another thread reads or encodes KV that is not in memory, and chooses the tokens that `repair="attended-K"`
-        computes again. A job waits while some of its KV is fetched for another one.
+        The threads of a scheduler that has some read and encode KV that is not in memory, and choose the tokens that
+        `repair="attended-K"` computes again. A job waits while some of its KV is fetched for another one.
         """
         if job.preparing is not None:
             if not job.preparing.done():
@@ -195,12 +196,15 @@ class Scheduler:
             refiners=request.refiners,
             history=request.history,
             salt=request.options.salt,
+            progress=check_cancelled,
         )
+        if self._threads is None:
+            return run()
         job.missing_keys = executor.store.absent([executor.key(part.encoding) for part in request.plan.tokens.parts])
         if not job.missing_keys and not request.plan.awaits_choice:
             return run()
         if all(map(job.missing_keys.isdisjoint, fetched)):
-            job.preparing = self._threads.submit(run, progress=check_cancelled)
+            job.preparing = self._threads.submit(_apart, run)
         return None
 
     def _end(self, job: Job, result: Completion | BaseException) -> None:
@@ -210,6 +214,13 @@ class Scheduler:
             if job.preparing is not None:
                 job.preparing.cancel()
         self.decoder.end(job, result)
+
+
+def _apart(run: Callable[[], Prepared]) -> Prepared:
+    try:
+        return run()
+    finally:
+        end_helping_threads()
 
 
 def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_rows: int, max_reserved: int) -> int:
@@ -263,7 +274,7 @@ def answer(
         queue_timeout_s=sys.float_info.max,
     )
     jobs = [job_of(row, partial(listen, index), executor) for index, row in enumerate(rows)]
-    scheduler = Scheduler(executor, limits, fetches_first=True)
+    scheduler = Scheduler(executor, limits)
     for job in jobs:
         scheduler.add(job)
     try:

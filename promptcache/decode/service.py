@@ -13,6 +13,7 @@ from promptcache.decode.job import Job, Listener, job_of
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.decode.scheduler import Scheduler, ServiceCounts
 from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, QueueFull, ServiceClosed, Unpicklable, number, shown
+from promptcache.encode import end_helping_threads
 from promptcache.locks import new_rlock
 from promptcache.options import OptionKeywords
 from promptcache.planning import PromptSource
@@ -69,10 +70,11 @@ class Service(Unpicklable):
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
         self._requests = requests
-        self._loop = _Loop(Scheduler(requests.executor, self.limits, observer=observer))
+        self._loop = _Loop(Scheduler(requests.executor, self.limits, observer=observer, fetches_apart=True))
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
         # if a thread is inside torch.
         self._end = weakref.finalize(self, self._loop.close)
+        end_helping_threads()  # of the thread that made the engine, most often
         self._loop.thread.start()
 
     @property

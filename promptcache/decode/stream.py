@@ -1,19 +1,22 @@
-"""Streaming: an answer in pieces of text, while a service generates it.
+"""Streaming: an answer in pieces of text, while it is generated.
 
 A piece never ends inside a character.
 """
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Generic, Self
 
 from promptcache.answers import IncrementalText, TokenLogprobs, whole_text
 from promptcache.decode.completion import Completion
-from promptcache.decode.request import Request, RequestBuilder
-from promptcache.decode.service import Service, ServiceState
-from promptcache.diagnostics import ServiceClosed, Unpicklable
+from promptcache.decode.job import job_of
+from promptcache.decode.request import Request
+from promptcache.decode.scheduler import Scheduler
+from promptcache.diagnostics import Cancelled, Unpicklable
+from promptcache.encode import Executor
 from promptcache.locks import new_rlock
 from promptcache.settings import ServiceLimits
 from promptcache.structured import Parsed
@@ -32,7 +35,6 @@ class AnswerStream(Unpicklable, Generic[Parsed]):
     def __init__(self, request: Request) -> None:
         self.completion: Completion[Parsed] | None = None
         self.reasoning = ""
-        self._over = False
         self._decode = request.text
         self._text = IncrementalText(request.text)
         self._split = request.reader.split()
@@ -53,53 +55,54 @@ class Stream(AnswerStream[Parsed], Iterator[str]):
 
     The pieces are those of the answer. `reasoning` is the reasoning before it, as far as it was generated.
 
-    Closing a stream stops the generation. Deleting an unread stream stops it, too.
+    The thread that reads a stream computes its pieces, and the request begins with the first one. Closing or deleting a
+    stream stops the generation.
     """
 
     def __init__(
-        self, request: Request, requests: RequestBuilder, on_end: Callable[[Completion], None] | None = None
+        self, request: Request, executor: Executor, on_end: Callable[[Completion], None] | None = None
     ) -> None:
-        """Start to answer, by a service of its own.
+        """Create the stream of an answer.
 
         Args:
             request: With one sequence.
-            requests: The builder that made it.
-            on_end: Called in the reading thread with the completion, once all tokens are read.
+            on_end: Called with the completion, once all tokens are read.
         """
         request.options.check_stream()
         super().__init__(request)
-        self._on_end = on_end
-        self._items: queue.SimpleQueue[int | TokenLogprobs | Completion | BaseException] = queue.SimpleQueue()
-        self._reading = new_rlock()  # one thread waits for an item; others would wait for ever at the end
-        self._service = Service(requests, ServiceLimits(max_rows=1))  # it ends with the stream
-        self._service.submit_request(request, self._items.put)
+        self._items: deque[int | TokenLogprobs | Completion | BaseException] = deque()
+        self._job = job_of(request, self._items.append, executor)
+        self._pieces = self._generate(executor, on_end)
+        self._reading = new_rlock()
 
-    def __next__(self) -> str:
-        with self._reading:
-            while not self._over:
-                if self._service.state is ServiceState.DEAD and self._items.empty():
-                    raise ServiceClosed(
-                        "this process was forked after the stream was made, without the thread that answers: make a "
-                        "stream in each process, engine.stream()",
-                        "worker_dead",
-                    )
-                item = self._items.get()
+    def _generate(self, executor: Executor, on_end: Callable[[Completion], None] | None) -> Generator[str]:
+        scheduler = Scheduler(executor, ServiceLimits(max_rows=1))
+        scheduler.add(self._job)
+        try:
+            while self.completion is None:
+                while not self._items:
+                    scheduler.step()
+                item = self._items.popleft()
                 if isinstance(item, BaseException):
-                    self.close()
                     raise item
                 if isinstance(item, Completion):
                     self.completion = item
-                    self.close()
-                    if self._on_end is not None:
-                        self._on_end(item)
+                    if on_end is not None:
+                        on_end(item)
                 if piece := self._piece(item):
-                    return piece
-        raise StopIteration
+                    yield piece
+        finally:
+            scheduler.fail_all(Cancelled("the stream was closed"))
+
+    def __next__(self) -> str:
+        with self._reading:
+            return next(self._pieces)
 
     def close(self) -> None:
-        """Stop generating and discard the unread text."""
-        self._over = True
-        self._service.close()
+        """Stop generating and discard the unread text. A thread that reads it gets `Cancelled`."""
+        self._job.is_cancelled = True
+        with suppress(ValueError):  # another thread reads it, or a function that it calls closes it
+            self._pieces.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from promptcache.encode.distance import DEFAULT_AUDIT_TOKENS, Audit, Distance, PlainPrefill, audit, compare_predictions
 from promptcache.encode.encode import CHUNK_TOKENS, Progress, grouped
 from promptcache.encode.executor import Executor
+from promptcache.encode.idle import end_helping_threads
 from promptcache.encode.prepare import Prepared, Refiner, expected_logits, linked_logits, prepare
 from promptcache.encode.repetition import Promotions, Repetition
 from promptcache.encode.self_test import check_linking
@@ -22,6 +23,7 @@ __all__ = [
     "audit",
     "check_linking",
     "compare_predictions",
+    "end_helping_threads",
     "expected_logits",
     "grouped",
     "linked_logits",

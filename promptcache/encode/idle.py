@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+
+import torch
 
 from promptcache.locks import new_lock
 from promptcache.rows import StopCheck
 
 QUIET_S = 0.05
 """Seconds without a request after which work begins."""
+
+_PROCESS_ID = os.getpid()
+_OMP_PAUSE_SOFT = 1  # OpenMP 5.0
 
 
 class Interrupted(Exception):
@@ -121,3 +129,18 @@ class IdleThread:
             return bool(work(check))
         except Interrupted:
             return True
+        finally:
+            end_helping_threads()
+
+
+def end_helping_threads() -> None:
+    """End the threads of GNU's OpenMP that PyTorch started for the calling one; the next operation starts others.
+
+    While all of them together are more than the cores, they sleep after each operation, and a step of a small model
+    takes 1.6 times as long. So a thread that has computed for another one ends its own. A forked process has no threads
+    to end, and OpenMP would wait for them.
+    """
+    if os.getpid() != _PROCESS_ID:
+        return
+    for path in Path(torch.__file__).parent.glob("lib/libgomp*"):
+        ctypes.CDLL(str(path)).omp_pause_resource_all(_OMP_PAUSE_SOFT)

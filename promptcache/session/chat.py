@@ -128,7 +128,8 @@ class Chat(Unpicklable):
         """
         before, question = self.turns, self._next(text, results)
         request = self._request(question, results, output, options)
-        return Stream(request, self._requests, lambda completion: self._add(before, question, results, completion))
+        executor = self._requests.executor
+        return Stream(request, executor, lambda completion: self._add(before, question, results, completion))
 
     def fork(self) -> Chat:
         """Return a chat with the same conversation that continues by itself. No KV is copied."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
 import pickle
+import queue
 import sys
 import threading
 import weakref
@@ -18,13 +18,13 @@ import torch
 from transformers.utils import logging
 
 from promptcache import Completion, Prompt, Schema
-from promptcache.decode.service import _Loop
+from promptcache.decode.service import ServiceState, _Loop
 from promptcache.diagnostics import (
+    Cancelled,
     InvalidValue,
     ModelNotFound,
     PromptError,
     SchemaError,
-    ServiceClosed,
     UnknownSchema,
     UnsupportedModel,
 )
@@ -143,52 +143,62 @@ def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> Non
     assert sorted("".join(pieces)) == sorted(stream.completion.text)
 
 
-def stream_and_thread(engine: Engine, **options: Any) -> tuple[Any, threading.Thread]:
-    """Return a stream and the thread that generates it."""
-    before = {*threading.enumerate()}
-    stream = engine.stream(PROMPT, do_sample=False, **options)
-    (thread,) = (each for each in threading.enumerate() if each not in before and each.name == "promptcache-service")
-    return stream, thread
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-def test_a_stream_that_is_closed_or_dropped_stops_generation(engine: Engine, is_closed: bool) -> None:
-    """Nothing more is generated than the token that is computed just then."""
-    tokens = iter(range(1_000))
-    stops = [lambda *_, **__: next(tokens) < 0]
-    stream, thread = stream_and_thread(engine, max_new_tokens=1_000, eos_token_id=[], stopping_criteria=stops)
+def test_a_stream_is_generated_as_it_is_read(engine: Engine) -> None:
+    """A piece costs the tokens up to it. What is closed or dropped keeps the KV that it computed, and nothing more."""
+    seen: list[int] = []
+    options: dict[str, Any] = {"max_new_tokens": 1_000, "eos_token_id": [], "do_sample": False}
+    stops = [lambda input_ids, _scores: bool(seen.append(input_ids.shape[1]))]
+    stream = engine.stream(PROMPT, stopping_criteria=stops, **options)
+    assert not seen
     next(stream)
-    if is_closed:
+    assert 0 < len(seen) < 50
+    num_seen = len(seen)
+    stream.close()
+    assert (stream.completion, [*stream]) == (None, [])
+
+    dropped = engine.stream(PROMPT, stopping_criteria=stops, **options)
+    next(dropped)
+    del dropped
+
+    assert len(seen) == 2 * num_seen
+    assert engine.generate(PROMPT, **GREEDY).usage.num_history_tokens > 0
+
+
+def test_a_stream_is_closed_by_another_thread(engine: Engine) -> None:
+    """The thread that reads it gets an error after the token that is computed just then."""
+    held, closed = threading.Event(), threading.Event()
+
+    def hold(*_: Any, **__: Any) -> bool:
+        held.set()
+        return not closed.wait(20)
+
+    stream = engine.stream(PROMPT, stopping_criteria=[hold], max_new_tokens=1_000, eos_token_id=[], do_sample=False)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(list, stream)
+        assert held.wait(20)
         stream.close()
-        assert stream.completion is None
-
-    del stream
-    gc.collect()
-    thread.join(20)
-
-    assert not thread.is_alive()
-    assert next(tokens, None) is not None
+        closed.set()
+        with pytest.raises(Cancelled):
+            reading.result(20)
 
 
-def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
-    """At exit the program stops the thread of a running stream, which would abort it otherwise."""
+def test_the_end_of_the_program_ends_a_service(engine: Engine) -> None:
+    """At exit the program stops the thread of a service, which would abort it otherwise."""
 
     def at_exit() -> list[weakref.finalize]:  # type: ignore[type-arg] # of anything
         registered = (each for each in weakref.finalize._registry if each.atexit)
         return [each for each in registered if getattr(each.peek()[1], "__func__", None) is _Loop.close]
 
-    before = at_exit()
-    stream, thread = stream_and_thread(engine, max_new_tokens=3_000)
-    next(stream)
+    before, items = at_exit(), queue.Queue[Any]()
+    service = engine.service()
+    service.submit(PROMPT, items.put, max_new_tokens=3_000, eos_token_id=[], do_sample=False)
+    items.get(timeout=20)
     (end,) = (each for each in at_exit() if each not in before)
 
     end()
 
-    assert not thread.is_alive()
-    with pytest.raises(ServiceClosed):
-        list(stream)
-    list(engine.stream(PROMPT, **GREEDY))
-    assert at_exit() == before
+    assert service.state is ServiceState.DRAINING
+    assert not [each for each in threading.enumerate() if each.name == "promptcache-service"]
 
 
 def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
@@ -210,20 +220,12 @@ def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
 def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
     """A schema that is replaced while a request runs, and warmed, has no effect on it."""
     expected = engine.generate(PROMPT, **GREEDY).text
-    running, replaced = threading.Event(), threading.Event()
-
-    def wait(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        running.set()
-        assert replaced.wait(20)
-        return scores
-
-    stream = engine.stream(PROMPT, logits_processor=[wait], **GREEDY)
-    assert running.wait(20)
+    stream = engine.stream(PROMPT, **GREEDY)
+    first = next(stream)
     engine.add_schema(SCHEMA.replace("soup", "wine").replace("You plan", "He plans"))
     engine.warm()
-    replaced.set()
 
-    assert "".join(stream) == expected
+    assert "".join([first, *stream]) == expected
 
 
 @pytest.mark.parametrize(
