@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from promptcache.decode.decoder import Decoder, ServiceObserver
 from promptcache.decode.job import Job, job_of
 from promptcache.decode.request import Request
 from promptcache.diagnostics import BYTES_ABOVE_0, Cancelled, InvalidValue, QueueTimeout
-from promptcache.encode import CHUNK_TOKENS, Executor, Prepared, end_helping_threads, prepare
+from promptcache.encode import CHUNK_TOKENS, Executor, Prepared, prepare
 from promptcache.rows import tail_size
 from promptcache.settings import ServiceLimits
 
@@ -204,7 +204,7 @@ class Scheduler:
         if not job.missing_keys and not request.plan.awaits_choice:
             return run()
         if all(map(job.missing_keys.isdisjoint, fetched)):
-            job.preparing = self._threads.submit(_apart, run)
+            job.preparing = self._threads.submit(run)
         return None
 
     def _end(self, job: Job, result: Completion | BaseException) -> None:
@@ -214,13 +214,6 @@ class Scheduler:
             if job.preparing is not None:
                 job.preparing.cancel()
         self.decoder.end(job, result)
-
-
-def _apart(run: Callable[[], Prepared]) -> Prepared:
-    try:
-        return run()
-    finally:
-        end_helping_threads()
 
 
 def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_rows: int, max_reserved: int) -> int:

@@ -22,7 +22,7 @@ from promptcache.encode.encode import (
     encoding_batches,
     missing_encodings,
 )
-from promptcache.encode.idle import Activity
+from promptcache.encode.idle import Activity, end_helping_threads
 from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier, apply_codec
 from promptcache.layout import Encoding, Plan, RequestTokens, positions_to_repair
 from promptcache.locks import new_lock
@@ -214,6 +214,7 @@ class Executor:
                     break  # another thread or process encodes the rest: list the missing ones again
         if encoded:
             faults += self.store.faults()
+            end_helping_threads()
         return Fetched(
             kv_of={each: held[each] for each in wanted},
             encoded=frozenset(encoded),
@@ -242,6 +243,7 @@ class Executor:
                 self._chosen.move_to_end(key)
                 return plan.with_choice(positions)
         weights = attention_weights(question, kv_of, self.model, self.copies, CHUNK_TOKENS)
+        end_helping_threads()
         positions = positions_to_repair(plan.pieces, plan.repair, weights)
         with self._lock_of_choices:
             self._chosen[key] = positions
