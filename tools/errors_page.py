@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from promptcache.diagnostics.codes import TABLE
+from promptcache.diagnostics.records import TABLE
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """# Errors

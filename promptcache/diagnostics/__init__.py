@@ -3,7 +3,6 @@
 This room knows no XML, no tensors and no terminal.
 """
 
-from promptcache.diagnostics.codes import CODES, Code, diagnostic
 from promptcache.diagnostics.errors import (
     MAX_FAULTS,
     Cancelled,
@@ -36,8 +35,7 @@ from promptcache.diagnostics.errors import (
     inside,
 )
 from promptcache.diagnostics.excerpts import ExcerptPart, excerpt, excerpt_pieces, printable
-from promptcache.diagnostics.records import Diagnostic, Severity, Span, as_data, in_order
-from promptcache.diagnostics.suggest import did_you_mean, num_slips, suggest
+from promptcache.diagnostics.records import CODES, Code, Diagnostic, Severity, Span, as_data, diagnostic, in_order
 from promptcache.diagnostics.values import (
     ABOVE_0,
     BYTES,
@@ -63,11 +61,14 @@ from promptcache.diagnostics.words import (
     LINK,
     ROOT,
     counted,
+    did_you_mean,
     first_line,
     listed,
     millinats_text,
+    num_slips,
     plain_text,
     size_text,
+    suggest,
 )
 
 __all__ = [

@@ -34,9 +34,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self
 
-from promptcache.diagnostics.codes import diagnostic
 from promptcache.diagnostics.excerpts import excerpt
-from promptcache.diagnostics.records import Diagnostic, Span, in_order
+from promptcache.diagnostics.records import Diagnostic, Span, diagnostic, in_order
 from promptcache.diagnostics.values import instance
 
 

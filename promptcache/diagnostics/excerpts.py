@@ -55,7 +55,11 @@ def excerpt(diagnostic: Diagnostic) -> str:
 
 def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[ExcerptPiece]:
     """Yield the pieces of a diagnostic's excerpt."""
-    related = [*_related(diagnostic)]
+    related: list[tuple[Span, str]] = []  # without text that the message repeats, and without places that add nothing
+    for span, words in diagnostic.related:
+        is_said = words in diagnostic.message
+        if not (is_said and span == diagnostic.span):
+            related.append((span, "" if is_said else words))
     shown = related[:_MAX_RELATED]
     gutter = len(str(max(span.line for span in (diagnostic.span, *(span for span, _ in shown)))))
     yield ExcerptPiece(f"{diagnostic.severity}[{diagnostic.code}]", ExcerptPart.SEVERITY)
@@ -75,15 +79,10 @@ def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[ExcerptPiece]:
 
 def printable(text: str) -> str:
     """Return text safe for a terminal: tabs are widened, and control characters replaced."""
-    return "".join(_shown(character) for character in text)
-
-
-def _related(diagnostic: Diagnostic) -> Iterator[tuple[Span, str]]:
-    """Yield the related places, without text that the message repeats and without places that add nothing."""
-    for span, words in diagnostic.related:
-        is_said = words in diagnostic.message
-        if not (is_said and span == diagnostic.span):
-            yield span, "" if is_said else words
+    return "".join(
+        character if character.isprintable() or character in _JOINERS else "\N{REPLACEMENT CHARACTER}"
+        for character in text.replace("\t", "    ")
+    )
 
 
 def _line(span: Span, gutter: int, mark: str, part: ExcerptPart) -> Iterator[ExcerptPiece]:
@@ -111,17 +110,5 @@ def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
 
 def _width(text: str) -> int:
     """Return the number of terminal cells of a text."""
-    return sum(_cells(character) for character in text)
-
-
-def _cells(character: str) -> int:
-    if unicodedata.category(character) in {"Mn", "Me"} or character in _JOINERS:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
-
-
-def _shown(character: str) -> str:
-    if character == "\t":
-        return "    "
-    kept = character.isprintable() or character in _JOINERS
-    return character if kept else "\N{REPLACEMENT CHARACTER}"
+    seen = [each for each in text if unicodedata.category(each) not in {"Mn", "Me"} and each not in _JOINERS]
+    return len(seen) + sum(unicodedata.east_asian_width(each) in {"W", "F"} for each in seen)

@@ -26,11 +26,6 @@ _YEAR_S = 366 * 24 * 3600
 
 
 class _Repr(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 2
-        self.maxstring = self.maxother = self.maxlong = _LENGTH
-
     def repr_int(self, x: int, level: int) -> str:
         try:
             return super().repr_int(x, level)
@@ -44,7 +39,10 @@ class _Repr(reprlib.Repr):
 
 def shown(value: object) -> str:
     """Return a short representation of a value. Of text with a lone surrogate, it shows the part around it."""
-    return _Repr().repr(value)
+    short = _Repr()
+    short.maxlevel = 2
+    short.maxstring = short.maxother = short.maxlong = _LENGTH
+    return short.repr(value)
 
 
 class Short:
@@ -175,10 +173,10 @@ def _bytes_from(least: int) -> Kind:
 
 BYTES = _bytes_from(0)
 BYTES_ABOVE_0 = _bytes_from(1)
-ABOVE_0 = Kind("a number above 0", lambda value: number(0).takes(value) and value != 0, base=float)
+ABOVE_0 = Kind("a number above 0", lambda value: _is_number(0, sys.float_info.max, value) and value != 0, base=float)
 SECONDS = Kind(
     f"a number above 0, at most {_YEAR_S:,} (a year),",  # timers cannot wait for any time
-    lambda value: ABOVE_0.takes(value) and number(0, _YEAR_S).takes(value),
+    lambda value: _is_number(0, _YEAR_S, value) and value != 0,
     base=float,
     unit="seconds",
 )
