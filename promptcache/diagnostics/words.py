@@ -1,4 +1,4 @@
-"""Words of a message: numbers, byte counts, lists of names, and the known name that a mistyped one most likely means."""
+"""Words of messages: numbers, byte counts, lists of names, and the known name that a mistyped one most likely means."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _fields(node: Any) -> tuple[tuple[str, Kind, object], ...]:
     """Return the name, kind and default of each field of a node."""
     kinds = {each.name: _KINDS.get(str(each.type), _CHILDREN) for each in fields(node)}
     for each in attributes_of(node):
-        kind = FLAG if each.declared.alias_of else each.kind.in_python
+        kind = FLAG if each.alias_of else each.kind.in_python
         kinds[each.field] = kind | None if each.optional else kind
     return tuple((each.name, kinds[each.name], each.default) for each in fields(node))
 

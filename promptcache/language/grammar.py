@@ -86,7 +86,7 @@ def prompt_text() -> Iterator[etree._Element]:
 def element_pattern(name: str, form: str = "") -> etree._Element:
     """Return the pattern of an element of schemas."""
     element = ELEMENTS[name]
-    known = {each.name: each for each in attributes_of(element.node) if form != _MEMBER or each.declared.of_members}
+    known = {each.name: each for each in attributes_of(element.node) if form != _MEMBER or each.of_members}
     dependent = [*_dependent(name, known), *_content(name, form, known)]
     return documented(RNG.element(*map(_attribute, known.values()), *dependent, name=name), plain_text(element.words))
 
@@ -98,7 +98,7 @@ def _attribute(attribute: AttributeType, *values: str, required: bool = False) -
         value = RNG.data(*(RNG.param(text, name=name) for name, text in kind.facets), type="string")
     elif kind.values:
         value = one_of(values or kind.values)
-    pattern = documented(RNG.attribute(value, name=attribute.name), plain_text(attribute.declared.words))
+    pattern = documented(RNG.attribute(value, name=attribute.name), plain_text(attribute.words))
     return pattern if required or attribute.required else RNG.optional(pattern)
 
 

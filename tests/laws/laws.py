@@ -329,7 +329,7 @@ def without_places(value: Any) -> Any:
 
 def _stated(module: Module) -> dict[str, str]:
     """Return the attributes of a module that no file around it and no file of its text can replace."""
-    others = {"src", *(each.name for each in attributes_of(Module) if each.declared.inherited)}
+    others = {"src", *(each.name for each in attributes_of(Module) if each.inherited)}
     return {name: text for name, text in write_attributes(module) if name not in others}
 
 

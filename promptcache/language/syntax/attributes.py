@@ -8,9 +8,10 @@ docs/language.md are made from these declarations.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from promptcache.diagnostics import FLAG, TEXT, Kind, is_text, one_of, whole
@@ -52,13 +53,13 @@ class ValueKind:
 
     def __call__(
         self, words: str, *, name: str = "", inherited: bool = False, of_members: bool = False, alias_of: str = ""
-    ) -> Attr:
-        """Declare an attribute with values of this kind; the arguments are those of `Attr`."""
-        return Attr(self, words, name, inherited, of_members, alias_of)
+    ) -> AttributeType:
+        """Declare an attribute with values of this kind; the arguments are those of `AttributeType`."""
+        return AttributeType(self, words, name, inherited, of_members, alias_of)
 
 
-class Attr(NamedTuple):
-    """Declaration of an attribute, in the annotation of a field.
+class AttributeType(NamedTuple):
+    """Attribute of an element, as it is declared in the annotation of a field; `attributes_of` adds what the field says.
 
     Attributes:
         words: Its meaning, in Markdown, for the reference, for editors and for the page.
@@ -66,6 +67,10 @@ class Attr(NamedTuple):
         inherited: Whether an element without it has the value of the parent.
         of_members: Whether members of collections have it.
         alias_of: The attribute whose value it gives under another name. The field says whether it is in use.
+        field: The name of the field.
+        default: The default of the field.
+        required: Whether a document must write it.
+        optional: Whether the field can be None.
     """
 
     kind: ValueKind
@@ -74,6 +79,10 @@ class Attr(NamedTuple):
     inherited: bool
     of_members: bool
     alias_of: str
+    field: str = ""
+    default: object = None
+    required: bool = False
+    optional: bool = False
 
 
 def _number(least: int) -> ValueKind:
@@ -107,11 +116,6 @@ def _unescape(text: str) -> str | None:
     found = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), text)
     is_right = all(match[1] in _ESCAPES for match in _ESCAPE.finditer(text)) and len(found) <= MAX_NAME
     return found if is_right else None
-
-
-def _alternatives(text: str) -> tuple[str, ...] | None:
-    found = tuple(text.split("|"))
-    return found if _are_different(found) else None
 
 
 def _are_paths(value: object) -> bool:
@@ -151,15 +155,14 @@ SOME_PATHS = replace(
 ALTERNATIVES = ValueKind(
     in_python=Kind("a tuple of different texts that are not empty and have no |", _are_different),
     expected="different values separated by |",
-    read=_alternatives,
+    read=lambda text: found if _are_different(found := tuple(text.split("|"))) else None,
     write="|".join,
     facets=(("pattern", r"[^|]+(\|[^|]+)*"),),
     example="one|two",
 )
 SEPARATOR = ValueKind(
     in_python=Kind(
-        f"text of at most {MAX_NAME} characters",
-        lambda value: is_text(value) and len(value) <= MAX_NAME,
+        f"text of at most {MAX_NAME} characters", lambda value: is_text(value) and len(value) <= MAX_NAME
     ),
     expected=rf"text of at most {MAX_NAME} characters with no escapes but \n, \t and \\",
     read=_unescape,
@@ -176,55 +179,21 @@ REPAIR_NAME = ValueKind(
 )
 
 
-class AttributeType(NamedTuple):
-    """Attribute of an element: its declaration, with its name and field. `optional` fields can be None."""
-
-    name: str
-    field: str
-    declared: Attr
-    default: object
-    optional: bool
-
-    @property
-    def kind(self) -> ValueKind:
-        """Return the kind of its values."""
-        return self.declared.kind
-
-    @property
-    def required(self) -> bool:
-        """Return whether a document must write it."""
-        return self.default is MISSING
-
-    def as_data(self) -> dict[str, Any]:
-        """Return what authors must know about it."""
-        has_default = not (self.required or self.default is None or self.declared.alias_of)
-        return {
-            "name": self.name,
-            "required": self.required,
-            "inherited": self.declared.inherited and self.optional,
-            "default": self.kind.write(self.default) if has_default else None,
-            "values": self.kind.values,
-            "words": self.declared.words,
-        }
-
-
-_KNOWN: dict[type[Any], tuple[AttributeType, ...]] = {}
-
-
+@cache
 def attributes_of(node: type[Any]) -> tuple[AttributeType, ...]:
-    """Return the attributes that the fields of a node declare. They are read once."""
-    if node not in _KNOWN:
-        _KNOWN[node] = tuple(_declared(node))
-    return _KNOWN[node]
-
-
-def _declared(node: type[Any]) -> Iterator[AttributeType]:
+    """Return the attributes that the fields of a node declare."""
     hints = get_type_hints(node, include_extras=True)
-    for each in fields(node):
-        hint = hints[each.name]
-        for declared in getattr(hint, "__metadata__", ()):
-            optional = type(None) in get_args(hint.__origin__)
-            yield AttributeType(declared.name or each.name, each.name, declared, each.default, optional)
+    return tuple(
+        declared._replace(
+            name=declared.name or each.name,
+            field=each.name,
+            default=each.default,
+            required=each.default is MISSING,
+            optional=type(None) in get_args(hints[each.name].__origin__),
+        )
+        for each in fields(node)
+        for declared in getattr(hints[each.name], "__metadata__", ())
+    )
 
 
 def write_attributes(node: object) -> tuple[tuple[str, str], ...]:
@@ -232,9 +201,9 @@ def write_attributes(node: object) -> tuple[tuple[str, str], ...]:
     written: dict[str, str] = {}
     for each in attributes_of(type(node)):
         value = getattr(node, each.field)
-        if each.declared.alias_of:
-            if value and each.declared.alias_of in written:
-                written[each.name] = written.pop(each.declared.alias_of)
+        if each.alias_of:
+            if value and each.alias_of in written:
+                written[each.name] = written.pop(each.alias_of)
         elif value is not None and value != each.default:
             written[each.name] = each.kind.write(value)
     return tuple(written.items())

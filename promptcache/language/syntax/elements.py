@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from promptcache.diagnostics import plain_text
-from promptcache.language.syntax.attributes import attributes_of
+from promptcache.language.syntax.attributes import AttributeType, attributes_of
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
     Assert,
@@ -91,11 +91,25 @@ PROMPT_ELEMENTS: Mapping[str, ElementType] = {
 
 def vocabulary() -> dict[str, Any]:
     """Return the elements of schemas as data: what each can contain, and its attributes with values and words."""
+
+    def default(attribute: AttributeType) -> str | None:
+        has_none = attribute.required or attribute.default is None or attribute.alias_of
+        return None if has_none else attribute.kind.write(attribute.default)
+
     return {
         name: {
             "children": [child for child in element.children if name not in [*Role] or child not in [*Role]],
             "attributes": [
-                each.as_data() | {"detail": plain_text(each.declared.words)} for each in attributes_of(element.node)
+                {
+                    "name": each.name,
+                    "required": each.required,
+                    "inherited": each.inherited and each.optional,
+                    "default": default(each),
+                    "values": each.kind.values,
+                    "words": each.words,
+                    "detail": plain_text(each.words),
+                }
+                for each in attributes_of(element.node)
             ],
         }
         for name, element in {**ELEMENTS, "prompt": PROMPT_ELEMENTS["prompt"]}.items()

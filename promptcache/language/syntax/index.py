@@ -188,7 +188,7 @@ class _Walker:
                 fix = "write this outside of the collection, or make the member a module"
                 self.fault("PC111", message, extra.span, fix)
             for option in attributes_of(Module):
-                if not option.declared.of_members and getattr(member, option.field) != option.default:
+                if not option.of_members and getattr(member, option.field) != option.default:
                     message, fix = f"a member of a collection has no option '{option.name}'", "set it on the collection"
                     self.fault("PC111", message, place(member, option.name), f"{fix}, or remove {option.name}")
 

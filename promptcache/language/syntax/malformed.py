@@ -123,18 +123,15 @@ def not_well_formed(source: Source, code: int, offset: int, start: int, opened: 
         )
     if reason in {errors.XML_ERROR_UNDEFINED_ENTITY, errors.XML_ERROR_BAD_CHAR_REF}:
         return _wrong_reference(source, next(each for each in _REFERENCE.finditer(text, offset) if _is_wrong(each[1])))
-    found = None if opened else _outside(source, start)
-    return found or _in_markup(source, start, offset, reason)
-
-
-def _outside(source: Source, start: int) -> Diagnostic | None:
-    """Describe text or tags before the root element (`start` is 0) or after it. Return None for malformed markup."""
-    between = _BETWEEN.match(source.text, start)
-    at = between.end() if between and source.text.strip() else start
-    if not start and source.name.lower().endswith((".md", ".markdown")):
-        fix = f'a schema can take its text: <module name="…" src="{source.name.rpartition("/")[2]}"/>'
-        return _fault("the file is Markdown, not a schema or prompt", source.span(at, at + 1), fix)
-    return _first_rule(_AFTER_ROOT if start else _BEFORE_ROOT, source, at)
+    if not opened:  # text or tags before the root element (`start` is 0) or after it, or malformed markup
+        between = _BETWEEN.match(text, start)
+        at = between.end() if between and text.strip() else start
+        if not start and source.name.lower().endswith((".md", ".markdown")):
+            fix = f'a schema can take its text: <module name="…" src="{source.name.rpartition("/")[2]}"/>'
+            return _fault("the file is Markdown, not a schema or prompt", source.span(at, at + 1), fix)
+        if found := _first_rule(_AFTER_ROOT if start else _BEFORE_ROOT, source, at):
+            return found
+    return _in_markup(source, start, offset, reason)
 
 
 def _wrong_end(source: Source, at: int, opened: Sequence[Opened]) -> Diagnostic:

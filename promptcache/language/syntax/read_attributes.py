@@ -45,7 +45,7 @@ def read_attributes(element: Element, node: type[Any], faults: FaultList) -> dic
     for name, fix in fixes.items():
         faults.add("PC103", f"<{element.name}> has no attribute '{name}'", written[name].span, fix)
     for each in declared.values():
-        attribute, other = written.get(each.name), each.declared.alias_of
+        attribute, other = written.get(each.name), each.alias_of
         if each.required:
             fields[each.field] = None
         if attribute is None:

@@ -334,7 +334,7 @@ def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> 
     names = [
         each.name
         for each in attributes_of(ELEMENTS[element.name].node)
-        if each.declared.inherited and (parent.name != "collection" or each.declared.of_members)
+        if each.inherited and (parent.name != "collection" or each.of_members)
     ]
     own = {each.name for each in element.attributes}
     more = (given[name] for name in names if name in given and name not in own)

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from os.path import commonprefix
 
 from promptcache.language.syntax.nodes import Whitespace
 
@@ -42,7 +43,10 @@ def finish(pieces: Sequence[str | None], mode: Whitespace) -> list[str | None]:
         case Whitespace.DEDENT:
             return _dedent(pieces)
         case Whitespace.COLLAPSE:
-            return _collapse(pieces)
+            result = [piece if piece is None else _RUN.sub(" ", piece) for piece in pieces]
+            result[0] = result[0] and result[0].lstrip(" ")
+            result[-1] = result[-1] and result[-1].rstrip(" ")
+            return result
         case Whitespace.COMPACT:
             return [piece if piece is None else _compact(piece) for piece in pieces]
         case Whitespace.PRESERVE:
@@ -53,29 +57,18 @@ def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
     result = list(pieces)
     if (last := result[-1]) is not None:
         result[-1] = _without_end(last)
-    own_line = (first := result[0]) is not None and "\n" in _leading(first)
-    if own_line and first is not None:
-        result[0] = _from_last_newline(result[0] or first)
+    first = result[0] or ""
+    leading = first[: len(first) - len(first.lstrip(_SPACE))]
+    own_line = "\n" in leading
+    if own_line:
+        result[0] = first[leading.rindex("\n") :]
     result = [piece if piece is None else _BLANK_LINE.sub("\n", piece) for piece in result]
-    margin = _margin(result)
+    # the indentation that all lines share; a line that begins at the end of a piece continues in the next one
+    margin = commonprefix([indent for piece in result if piece is not None for indent in _INDENT.findall(piece)])
     result = [piece if piece is None else piece.replace("\n" + margin, "\n") for piece in result]
     if own_line and result[0]:
         result[0] = result[0][1:]
     return result
-
-
-def _margin(pieces: Sequence[str | None]) -> str:
-    """Return the indentation that all lines share. A line that begins at the end of a piece continues in the next."""
-    return common_start({indent for piece in pieces if piece is not None for indent in _INDENT.findall(piece)})
-
-
-def common_start(texts: Collection[str]) -> str:
-    """Return the longest common prefix of all texts."""
-    first, last = min(texts, default=""), max(texts, default="")
-    common = 0
-    while common < len(first) and first[common] == last[common]:
-        common += 1
-    return first[:common]
 
 
 def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str] | None:
@@ -104,27 +97,10 @@ def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str]
     return number, match.start(1), match.end(1), "tabs and spaces are mixed in the indentation of these lines"
 
 
-def _leading(text: str) -> str:
-    return text[: len(text) - len(text.lstrip(_SPACE))]
-
-
-def _from_last_newline(text: str) -> str:
-    return text[_leading(text).rindex("\n") :]
-
-
 def _without_end(text: str) -> str:
     kept = text.rstrip(_SPACE)
     end = text[len(kept) :]
     return kept + end.partition("\n")[0]
-
-
-def _collapse(pieces: Sequence[str | None]) -> list[str | None]:
-    result = [piece if piece is None else _RUN.sub(" ", piece) for piece in pieces]
-    if (first := result[0]) is not None:
-        result[0] = first.lstrip(" ")
-    if (last := result[-1]) is not None:
-        result[-1] = last.rstrip(" ")
-    return result
 
 
 def _compact(text: str) -> str:

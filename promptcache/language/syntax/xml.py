@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple, NoReturn, TypeAlias
 from xml.parsers import expat
 
-from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span, diagnostic
+from promptcache.diagnostics import FaultList, LanguageError, Span, diagnostic
 from promptcache.language.limits import MAX_DEPTH, MAX_ELEMENTS, MAX_NAME
 from promptcache.language.syntax.malformed import Opened, not_well_formed
 from promptcache.language.syntax.source import NOT_IN_XML, Source, decode
@@ -99,50 +99,42 @@ def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError])
     """
     source = text if isinstance(text, Source) else decode(text, name, error)
     if found := NOT_IN_XML.search(source.text):  # expat would read NUL as half of a UTF-16 character
-        raise error([_no_character(source, found.start())])
-    return _Reader(source, error).read(error)
-
-
-def _no_character(source: Source, at: int) -> Diagnostic:
-    code = ord(source.text[at])
-    kind = "a character that XML does not allow" if code >= 0xFFFE else "a control character"
-    message = f"the document contains {kind}, U+{code:04X}"
-    return diagnostic("PC001", message, source.span(at, at + 1), "remove it")
-
-
-class _StopError(Exception):
-    """Exception that ends the expat pass with a diagnostic."""
-
-    def __init__(self, code: str, message: str, span: Span, fix: str | None = None) -> None:
-        self.diagnostic = diagnostic(code, message, span, fix)
-
-
-class _Open(NamedTuple):
-    """Element whose end tag is not read yet."""
-
-    name: str
-    attributes: tuple[Attribute, ...]
-    children: list[Node]
-    start: int
-    stop: int
-
-    def done(self, source: Source, end: int) -> Element:
-        return Element(self.name, self.attributes, tuple(self.children), source, self.start, self.stop, end)
+        code = ord(found[0])
+        kind = "a character that XML does not allow" if code >= 0xFFFE else "a control character"
+        message = f"the document contains {kind}, U+{code:04X}"
+        raise error([diagnostic("PC001", message, source.span(*found.span()), "remove it")])
+    reader = _Reader(source, error)
+    try:
+        reader.parser.Parse(reader.data, True)
+    except expat.ExpatError as fault:
+        offset = len(reader.data[: reader.parser.ErrorByteIndex].decode(errors="ignore"))
+        raise error([not_well_formed(source, fault.code, offset, reader.text_start, reader.opened)]) from None
+    if reader.faults:
+        raise error(reader.faults)
+    assert reader.root is not None, "expat accepts no document without a root"
+    return reader.root
 
 
 class _Reader:
-    """Single expat pass over a source. Offsets here are in characters; offsets of expat are in bytes."""
+    """Single expat pass over a source. Offsets here are in characters; offsets of expat are in bytes.
+
+    Attributes:
+        opened: Elements whose end tag is not read yet, outermost first. `_contents` has the attributes and children.
+        text_start: End of the last tag.
+    """
 
     def __init__(self, source: Source, error: type[LanguageError]) -> None:
-        self.source = source
+        self.source, self._error = source, error
         self.data = source.text.encode()
         self.faults = FaultList(error)
+        self.root: Element | None = None
+        self.opened: list[Opened] = []
+        self.text_start = 0
+        self._contents: list[tuple[tuple[Attribute, ...], list[Node]]] = []
         self._same = source.text.isascii()
-        self._bytes_seen = self._offset = self._text_start = self._count = 0
-        self._stack: list[_Open] = []
+        self._bytes_seen = self._offset = self._count = 0
         self._parts: list[str] = []
-        self._root: Element | None = None
-        self._parser = parser = expat.ParserCreate("utf-8")
+        self.parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
         parser.ordered_attributes = True
         parser.StartElementHandler = self._start
@@ -152,103 +144,80 @@ class _Reader:
         parser.StartDoctypeDeclHandler = self._doctype
         parser.XmlDeclHandler = self._declaration
 
-    def read(self, error: type[LanguageError]) -> Element:
-        try:
-            self._parser.Parse(self.data, True)
-        except expat.ExpatError as fault:
-            offset = len(self.data[: self._parser.ErrorByteIndex].decode(errors="ignore"))
-            opened = [Opened(each.name, each.start, each.stop) for each in self._stack]
-            fault_found = not_well_formed(self.source, fault.code, offset, self._text_start, opened)
-            raise error([fault_found]) from None
-        except _StopError as stop:
-            raise error([stop.diagnostic]) from None
-        if self.faults:
-            raise error(self.faults)
-        assert self._root is not None, "expat accepts no document without a root"
-        return self._root
-
     def _here(self) -> int:
-        index = self._parser.CurrentByteIndex
-        if self._same:
-            return index
-        self._offset += len(self.data[self._bytes_seen : index].decode())
-        self._bytes_seen = index
-        return self._offset
+        """Return the offset of the tag or instruction that expat has read; the text before it ends there."""
+        index = self.parser.CurrentByteIndex
+        if not self._same:
+            self._offset += len(self.data[self._bytes_seen : index].decode())
+            self._bytes_seen = index
+            index = self._offset
+        if self._parts:
+            self._contents[-1][1].append(Characters("".join(self._parts), self.source, self.text_start, index))
+            self._parts.clear()
+        return index
 
     def _start(self, name: str, pairs: list[str]) -> None:
-        here = self._here()
-        self._close_text(here)
+        start = self._here()
         self._count += 1
-        name_stop = here + 1 + len(name)
+        offset = start + 1 + len(name)
         if self._count > MAX_ELEMENTS:
-            self._stop(f"the document has more than {MAX_ELEMENTS} elements", here + 1, name_stop)
-        if len(self._stack) >= MAX_DEPTH:
-            self._stop(f"elements are nested more than {MAX_DEPTH} deep", here + 1, name_stop, "PC005")
-        self._check_name(name, here + 1, name_stop)
-        attributes, stop = self._attributes(name_stop, pairs)
-        self._stack.append(_Open(name, attributes, [], here, stop))
-        self._text_start = stop
+            self._stop("PC009", f"the document has more than {MAX_ELEMENTS} elements", start + 1, offset)
+        if len(self.opened) >= MAX_DEPTH:
+            self._stop("PC005", f"elements are nested more than {MAX_DEPTH} deep", start + 1, offset)
+        self._check_name(name, start + 1, offset)
+        attributes = []
+        for attribute, value in zip(pairs[::2], pairs[1::2], strict=True):
+            match = _ATTRIBUTE.match(self.source.text, offset)
+            assert match is not None, "expat has read this attribute"
+            offset = match.end()
+            self._check_name(attribute, match.start(1), offset, is_attribute=True)
+            attributes.append(Attribute(attribute, value, self.source, match.start(1), match.start(2) + 1, offset - 1))
+        end = _TAG_END.match(self.source.text, offset)
+        assert end is not None, "expat has read the whole tag"
+        self.text_start = end.end()
+        self.opened.append(Opened(name, start, self.text_start))
+        self._contents.append((tuple(attributes), []))
 
-    def _stop(self, message: str, start: int, stop: int, code: str = "PC009") -> NoReturn:
-        raise _StopError(code, message, self.source.span(start, stop))
+    def _stop(self, code: str, message: str, start: int, stop: int, fix: str | None = None) -> NoReturn:
+        raise self._error([diagnostic(code, message, self.source.span(start, stop), fix)])
 
     def _check_name(self, name: str, start: int, stop: int, *, is_attribute: bool = False) -> None:
         if len(name) > MAX_NAME:
-            self._stop(f"a name has {len(name)} characters, and at most {MAX_NAME} are allowed", start, stop)
+            self._stop("PC009", f"a name has {len(name)} characters, and at most {MAX_NAME} are allowed", start, stop)
         if ":" in name or (is_attribute and name == "xmlns"):
             fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
             fix = fixes.get(name, "remove the attribute" if is_attribute else "remove the prefix")
             message = f"'{name}' uses a namespace; the language has none"
             self.faults.add("PC008", message, self.source.span(start, stop), fix)
 
-    def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
-        found = []
-        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
-            match = _ATTRIBUTE.match(self.source.text, offset)
-            assert match is not None, "expat has read this attribute"
-            offset = match.end()
-            attribute = Attribute(name, value, self.source, match.start(1), match.start(2) + 1, offset - 1)
-            self._check_name(name, attribute.start, offset, is_attribute=True)
-            found.append(attribute)
-        end = _TAG_END.match(self.source.text, offset)
-        assert end is not None, "expat has read the whole tag"
-        return tuple(found), end.end()
-
-    def _end(self, name: str) -> None:
+    def _end(self, _name: str) -> None:
         here = self._here()
-        self._close_text(here)
-        opened = self._stack.pop()
-        if self.source.text[opened.stop - 2] != "/":  # for <a/>, `_text_start` is already correct
+        name, start, stop = self.opened.pop()
+        if self.source.text[stop - 2] != "/":  # for <a/>, `text_start` is already correct
             end = self.source.text.find(">", here)
             assert end >= 0, "expat has read the whole tag"
-            self._text_start = end + 1
-        element = opened.done(self.source, self._text_start)
-        if self._stack:
-            self._stack[-1].children.append(element)
+            self.text_start = end + 1
+        attributes, children = self._contents.pop()
+        element = Element(name, attributes, tuple(children), self.source, start, stop, self.text_start)
+        if self._contents:
+            self._contents[-1][1].append(element)
         else:
-            self._root = element
-
-    def _close_text(self, stop: int) -> None:
-        if not self._parts:
-            return
-        text = "".join(self._parts)
-        self._parts.clear()
-        self._stack[-1].children.append(Characters(text, self.source, self._text_start, stop))
+            self.root = element
 
     def _instruction(self, target: str, _data: str) -> None:
         here = self._here()
-        span = self.source.span(here, here + 2 + len(target))
-        raise _StopError("PC007", f"a processing instruction <?{target}…?> is not allowed", span, "remove it")
+        message = f"a processing instruction <?{target}…?> is not allowed"
+        self._stop("PC007", message, here, here + 2 + len(target), "remove it")
 
     def _doctype(self, *_: object) -> None:
         start = self.source.text.rindex("<!DOCTYPE", 0, self._here() + len("<!DOCTYPE"))  # expat is at its end
         message = "a DOCTYPE is not allowed: documents define no entities and read no other file"
-        raise _StopError("PC002", message, self.source.span(start, start + 9), "remove it")
+        self._stop("PC002", message, start, start + 9, "remove it")
 
     def _declaration(self, version: str, encoding: str | None, _standalone: int) -> None:
-        span = self.source.span(0, self.source.text.find("?>") + 2)
+        stop = self.source.text.find("?>") + 2
         if version != "1.0":
-            raise _StopError("PC001", f"the document is XML {version}; only XML 1.0 is supported", span)
+            self._stop("PC001", f"the document is XML {version}; only XML 1.0 is supported", 0, stop)
         if encoding is not None and encoding.lower() != "utf-8":
             message = f"the document declares the encoding {encoding}; only UTF-8 is supported"
-            raise _StopError("PC006", message, span, "save the document as UTF-8, and remove the declaration")
+            self._stop("PC006", message, 0, stop, "save the document as UTF-8, and remove the declaration")
