@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.prompt import Prompt
-from promptcache.language.syntax.nodes import IN_PYTHON
-from promptcache.language.syntax.prompt_nodes import Argument, Reference
+from promptcache.language.syntax.nodes import IN_PYTHON, Argument, Reference
 
 SlotArguments: TypeAlias = Mapping[tuple[str, str], str]
 """Texts for parameters by module path ("" for the schema) and name."""

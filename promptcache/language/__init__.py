@@ -26,28 +26,26 @@ from promptcache.language.checked import (
     Selection,
     walk_checked,
 )
-from promptcache.language.examples import example_prompt
 from promptcache.language.format.printer import print_schema
-from promptcache.language.format_document import format_document, format_markup
 from promptcache.language.grammar import document_grammar
 from promptcache.language.limits import MAX_BYTES, MAX_STEPS
 from promptcache.language.lint import text_outside_turns
-from promptcache.language.load import is_markup, open_prompt, open_schema
+from promptcache.language.load import format_document, format_markup, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessages
-from promptcache.language.prompt import Prompt, parse_prompt, split_question
+from promptcache.language.prompt import Prompt, example_prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.prompt_text import text_of, tool_definitions
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import Count, count_combinations, list_selections, open_solver
 from promptcache.language.rules.solver import RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, read_schema, read_schema_file, slot
-from promptcache.language.syntax.answers import output_format
 from promptcache.language.syntax.elements import vocabulary
 from promptcache.language.syntax.files import Files, ReadFiles, is_template
 from promptcache.language.syntax.member_files import MemberFields, parse_members, write_members
 from promptcache.language.syntax.names import absolute, ancestors, as_name, is_element
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
+    Argument,
     Assert,
     Choose,
     Collection,
@@ -58,10 +56,12 @@ from promptcache.language.syntax.nodes import (
     Exclude,
     Item,
     Member,
+    Message,
     Module,
     Parameter,
     ParameterType,
     Placement,
+    Reference,
     Require,
     Role,
     RuleList,
@@ -75,7 +75,6 @@ from promptcache.language.syntax.nodes import (
     walk,
 )
 from promptcache.language.syntax.patterns import python_pattern
-from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import (
     HEAD_BYTES,
@@ -86,7 +85,7 @@ from promptcache.language.syntax.source import (
     source_of,
     with_root_attribute,
 )
-from promptcache.language.syntax.values import refusal
+from promptcache.language.syntax.values import output_format, refusal
 
 __all__ = [
     "CHAT_SCHEMA",

@@ -19,13 +19,13 @@ from promptcache.language.syntax.nodes import (
     Context,
     Example,
     Member,
+    Message,
     Module,
     Parameter,
     Placement,
     Role,
     join_path,
 )
-from promptcache.language.syntax.prompt_nodes import Message
 from promptcache.language.syntax.repair import Repair
 
 CHAT_SCHEMA = "no schema"

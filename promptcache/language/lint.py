@@ -48,7 +48,14 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
     yield from _texts(schema.children, schema.whitespace)
     for _, item in walk(schema.children):
         if isinstance(item, Parameter):
-            yield from _parameter(item)
+            for attribute, text in (("default", item.default), ("placeholder", item.placeholder)):
+                if text is not None:
+                    yield from lint_value(text, place(item, attribute))
+            if item.required and item.default is not None:
+                message = f"parameter '{item.name}' is required, so no prompt contains its default"
+                fix = "write it as placeholder, the text in the slot while the module is encoded; or remove required"
+                yield diagnostic("PC222", message, place(item, "default"), fix)
+            yield from lint_choices(item)
         elif isinstance(item, AnswerFormat):
             yield from lint_choices(item)
         elif isinstance(item, Union) and item.required and item.default is not None:
@@ -61,17 +68,32 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
 
 def lint_text(block: Sequence[Item]) -> Iterator[Diagnostic]:
     """Yield a warning for indentation and for each tag of a template that stays in a text block."""
-    yield from _stray_indentation(block)
-    for item in block:
-        if isinstance(item, Text) and not item.exact:
-            for tag in _tags(item.text, item.span):
-                yield _not_replaced(tag, _place_in(item, tag.start(), tag.end()))
+    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
+    found = stray_indentation([None if text is None else text.text for text in texts])
+    if found is not None and (text := texts[found[0]]) is not None:
+        _, start, stop, message = found
+        advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
+        yield diagnostic("PC901", f"{message}, which becomes part of the text", _place_in(text, start, stop), advice)
+    for text in texts:
+        if text is not None:
+            yield from lint_value(text.text, text.span, text)
 
 
-def lint_value(text: str, span: Span) -> Iterator[Diagnostic]:
-    """Yield a warning for each tag of a template that stays in the value of an attribute."""
-    for tag in _tags(text, span):
-        yield _not_replaced(tag, span)
+def lint_value(value: str, span: Span, text: Text | None = None) -> Iterator[Diagnostic]:
+    """Yield a warning for each different tag of a template that stays in the value of an attribute, or in a `text`.
+
+    In a template, tags that are left come from values.
+    """
+    if "{" not in value or is_template(span.source):
+        return
+    for tag in {tag[0]: tag for tag in reversed([*_TAG.finditer(value)])}.values():
+        message = f"{tag[0]} stays in the text as it is: only templates, *.xml.j2, have variables"
+        fix = (
+            'a schema can declare a slot, <parameter name="…" length="…"/>; rename a template to *.xml.j2; '
+            "<text> and <arg> keep braces"
+        )
+        place = span if text is None else _place_in(text, tag.start(), tag.end())
+        yield diagnostic("PC902", message, place, fix)
 
 
 def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
@@ -87,29 +109,6 @@ def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
                 yield from lint_text(block) if mode is Whitespace.DEDENT else ()
 
 
-def _stray_indentation(block: Sequence[Item]) -> Iterator[Diagnostic]:
-    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
-    found = stray_indentation([None if text is None else text.text for text in texts])
-    if found is None or (text := texts[found[0]]) is None:
-        return
-    _, start, stop, message = found
-    advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
-    yield diagnostic("PC901", f"{message}, which becomes part of the text", _place_in(text, start, stop), advice)
-
-
-def _tags(text: str, span: Span) -> Iterable[re.Match[str]]:
-    """Return the first match of each different tag. In a template, tags that are left come from values."""
-    if "{" not in text or is_template(span.source):
-        return ()
-    return {tag[0]: tag for tag in reversed([*_TAG.finditer(text)])}.values()
-
-
-def _not_replaced(tag: re.Match[str], span: Span) -> Diagnostic:
-    message = f"{tag[0]} stays in the text as it is: only templates, *.xml.j2, have variables"
-    slot = 'a schema can declare a slot, <parameter name="…" length="…"/>'
-    return diagnostic("PC902", message, span, f"{slot}; rename a template to *.xml.j2; <text> and <arg> keep braces")
-
-
 def _place_in(text: Text, start: int, stop: int) -> Span:
     """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
     document."""
@@ -120,17 +119,6 @@ def _place_in(text: Text, start: int, stop: int) -> Span:
     line = span.line + text.text.count("\n", before, start)
     first = span.column - before if line == span.line else -text.text.rfind("\n", 0, start)
     return replace(span, line=line, column=first + start, stop_line=line, stop_column=first + stop)
-
-
-def _parameter(parameter: Parameter) -> Iterator[Diagnostic]:
-    for attribute, text in (("default", parameter.default), ("placeholder", parameter.placeholder)):
-        if text is not None:
-            yield from lint_value(text, place(parameter, attribute))
-    if parameter.required and parameter.default is not None:
-        message = f"parameter '{parameter.name}' is required, so no prompt contains its default"
-        fix = "write it as placeholder, the text in the slot while the module is encoded; or remove required"
-        yield diagnostic("PC222", message, place(parameter, "default"), fix)
-    yield from lint_choices(parameter)
 
 
 def lint_choices(parameter: Parameter | AnswerFormat) -> Iterator[Diagnostic]:
@@ -174,13 +162,16 @@ def _num_modules(rule: Exclude | Choose) -> int:
 
 def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
     """Yield a warning for each module without content, unless it is an alternative, documented, or part of a rule."""
-    ruled: set[str] = set()
-    for rule in rules.rules:
-        if rule.kind not in _OF_STRUCTURE:
-            ruled |= rule.modules
+    of_structure = {RuleKind.NESTING, RuleKind.UNION, RuleKind.CHOICE, RuleKind.REQUIRED}
+    ruled = {module for rule in rules.rules if rule.kind not in of_structure for module in rule.modules}
     for path, entry in index.modules.items():
         is_member = any(member == path for _, member in entry.choices)
-        if is_member or path in ruled or path in index.collections or not all(map(_is_nothing, entry.module.children)):
+        if is_member or path in ruled or path in index.collections:
+            continue
+        if not all(
+            isinstance(item, Text) and (not item.text if item.exact else is_blank(item.text))
+            for item in entry.module.children
+        ):
             continue
         source = "its file is empty" if entry.module.src is not None else "it has no content"
         message = f"module '{path}' adds nothing to a prompt: {source}"
@@ -188,26 +179,27 @@ def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
         yield diagnostic("PC112", message, place(entry.module, "name"), fix)
 
 
-_OF_STRUCTURE = frozenset({RuleKind.NESTING, RuleKind.UNION, RuleKind.CHOICE, RuleKind.REQUIRED})
-
-
-def _is_nothing(item: Item) -> bool:
-    return isinstance(item, Text) and (not item.text if item.exact else is_blank(item.text))
-
-
-def texts_outside_turns(items: Iterable[CheckedItem]) -> dict[str, Span]:
-    """Return the first text or slot outside of turns of each module that has one, by path; "" for anonymous text."""
-    found: dict[str, Span] = {}
-    for path, span in _outside(items, ""):
-        found.setdefault(path, span)
-    return found
+def texts_outside_turns(items: Iterable[CheckedItem], owner: str = "") -> Iterator[tuple[str, Span]]:
+    """Yield the texts and slots outside of turns, each with the path of its module; "" for anonymous text."""
+    for item in items:
+        match item:
+            case FinalText() if item.text.strip():
+                yield owner, item.span
+            case CheckedParameter():
+                yield owner, item.span
+            case CheckedModule():
+                if item.collection is not None:
+                    yield item.path, item.span
+                yield from texts_outside_turns(item.children, item.path)
+            case CheckedUnion():
+                yield from texts_outside_turns(item.members, owner)
 
 
 def text_outside_turns(texts: Mapping[str, Span], modules: Sequence[str]) -> Iterator[Diagnostic]:
     """Yield the warning for a conversation that contains text outside of its turns, if it does.
 
     Args:
-        texts: The result of `texts_outside_turns` for the schema.
+        texts: The first text outside of turns of each module that has one, by path.
         modules: Paths of the modules that are present.
     """
     present = [path for path in ("", *modules) if path in texts]
@@ -218,18 +210,3 @@ def text_outside_turns(texts: Mapping[str, Span], modules: Sequence[str]) -> Ite
         message = f"{' and '.join(parts)} is outside of chat turns"
         fix = "write it inside a turn: a <system> or <user> turn can contain modules, unions and collections"
         yield diagnostic("PC518", message, texts[present[0]], fix)
-
-
-def _outside(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[str, Span]]:
-    for item in items:
-        match item:
-            case FinalText() if item.text.strip():
-                yield owner, item.span
-            case CheckedParameter():
-                yield owner, item.span
-            case CheckedModule():
-                if item.collection is not None:
-                    yield item.path, item.span
-                yield from _outside(item.children, item.path)
-            case CheckedUnion():
-                yield from _outside(item.members, owner)

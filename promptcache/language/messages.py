@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from promptcache.diagnostics import TEXT, InvalidValue, Kind, Span, did_you_mean, shown
 from promptcache.language.limits import MAX_DEPTH
-from promptcache.language.syntax.nodes import Role
-from promptcache.language.syntax.prompt_nodes import Message
+from promptcache.language.syntax.nodes import Message, Role
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
 """A chat: a list of messages, each with `role` and `content`."""

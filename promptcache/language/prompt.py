@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from promptcache.diagnostics import (
     PATH,
     TEXT,
-    Diagnostic,
     InvalidValue,
     Kind,
     PromptError,
     Span,
-    diagnostic,
     instance,
     is_text,
     number,
@@ -26,24 +24,23 @@ from promptcache.diagnostics import (
     tuple_of,
 )
 from promptcache.language.check_values import answer_value_faults
-from promptcache.language.format.markup import Tag
-from promptcache.language.format.printer import element, holds_line_break, print_document
+from promptcache.language.format.printer import print_prompt
 from promptcache.language.messages import ChatMessages, read_messages
-from promptcache.language.read_prompt import read_prompt
-from promptcache.language.syntax.answers import answer_faults
-from promptcache.language.syntax.attributes import write_attributes
+from promptcache.language.read_prompt import misplaced_text, read_prompt
 from promptcache.language.syntax.files import Files, Folder, is_template, no_template, open_document
-from promptcache.language.syntax.names import RESERVED_MODULES, is_element
-from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, ParameterType, Role, Whitespace
-from promptcache.language.syntax.prompt_nodes import (
+from promptcache.language.syntax.nodes import (
+    IN_PYTHON,
+    AnswerFormat,
     Argument,
+    Example,
     Message,
+    ParameterType,
     PromptDocument,
     Reference,
-    misplaced_text,
+    Role,
 )
 from promptcache.language.syntax.source import decode, read_document
-from promptcache.language.syntax.whitespace import finish
+from promptcache.language.syntax.values import answer_faults
 
 _MAX_SHOWN = 30
 
@@ -141,13 +138,13 @@ class Prompt(PromptDocument):
             path=module.removeprefix("/"),
             span=_in_python(call),
             absolute=module.startswith("/"),
-            arguments=_arguments(arguments.items(), call),
+            arguments=_arguments(arguments, call),
         )
         return replace(self, references=(*self.references, reference))
 
     def fill(self, **arguments: str | float) -> Prompt:
         """Set arguments for the schema's own parameters, as for `use`."""
-        return replace(self, arguments=(*self.arguments, *_arguments(arguments.items(), "fill()")))
+        return replace(self, arguments=(*self.arguments, *_arguments(arguments, "fill()")))
 
     def text(self, text: str) -> Prompt:
         """Add bare text at the end; the empty text adds nothing."""
@@ -192,9 +189,7 @@ class Prompt(PromptDocument):
             PromptError: a text has a character that XML cannot represent, or a message has reasoning or
                 calls of tools, or is a result of a tool.
         """
-        if faults := [_no_form(each) for each in self.messages if each.reasoning or each.tool_fields]:
-            raise PromptError(faults)
-        return print_document(_prompt_element(self), self.span, PromptError)
+        return print_prompt(self)
 
     def _say(self, role: Role | None, text: str) -> Prompt:
         TEXT.check("text", text, InvalidValue)
@@ -214,22 +209,19 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>", folder: Files |
     Raises:
         PromptError: all faults of XML or structure, in document order.
     """
-    made = None if folder is None else Folder.of(folder)
-    return read_prompt(decode(text, source, PromptError), Prompt, made)
+    return read_prompt(decode(text, source, PromptError), Prompt, None if folder is None else Folder.of(folder))
 
 
-def parse_prompt_at(text: str, span: Span) -> Prompt:
-    """Parse a prompt at `span` inside another document; errors are those of `parse_prompt`."""
-    return read_prompt(replace(decode(text, span.source, PromptError), first=(span.line, span.column)), Prompt)
+def example_prompt(example: Example) -> Prompt:
+    """Parse the prompt of an example; its spans are places in the schema document.
 
-
-def _no_form(message: Message) -> Diagnostic:
-    words = (
-        "a message of tools has no form in XML"
-        if message.tool_fields
-        else "the reasoning of an answer has no form in XML"
+    Raises:
+        PromptError: as `parse_prompt`.
+    """
+    span = example.prompt_span
+    return read_prompt(
+        replace(decode(example.prompt, span.source, PromptError), first=(span.line, span.column)), Prompt
     )
-    return diagnostic("PC011", words, message.span, "leave it out, or keep the prompt as messages")
 
 
 _NUMBER = number(-sys.float_info.max)
@@ -244,59 +236,13 @@ def _in_python(path: str) -> Span:
     return Span(path, 0, 0, 0, 0)
 
 
-def _arguments(items: Iterable[tuple[str, str | float]], call: str) -> tuple[Argument, ...]:
-    return tuple(_argument(name, value, _path(call, name)) for name, value in items)
-
-
-def _argument(name: str, value: str | float, path: str) -> Argument:
-    _ARGUMENT.check(f"argument {name}", value, InvalidValue)
-    return Argument(name=name, text=str(value), span=_in_python(path))
-
-
-def _path(call: str, name: str) -> str:
-    return f"{call}.{name}" if name.isidentifier() else f"{call}[{name!r}]"
-
-
-def _prompt_element(prompt: Prompt) -> Tag:
-    attributes, children = _written_arguments(prompt.arguments, reserved=("schema", "version"))
-    attributes = [*((("version", prompt.version),) if prompt.version is not None else ()), *attributes]
-    if prompt.answer_format is not None:
-        children.append(element("answer", write_attributes(prompt.answer_format)))
-    children += [_reference_element(reference) for reference in prompt.references]
-    children += [_message_element(message) for message in prompt.messages]
-    return element("prompt", (("schema", prompt.schema), *attributes), tuple(children))
-
-
-def _reference_element(reference: Reference) -> Tag:
-    attributes, children = _written_arguments(reference.arguments, reserved=("module",))
-    inner = (*children, *(_reference_element(child) for child in reference.children))
-    if not reference.absolute and is_element(reference.path) and reference.path not in RESERVED_MODULES:
-        return element(reference.path, tuple(attributes), inner)
-    path = f"/{reference.path}" if reference.absolute else reference.path
-    return element("use", (("module", path), *attributes), inner)
-
-
-def _written_arguments(
-    arguments: tuple[Argument, ...], reserved: tuple[str, ...]
-) -> tuple[list[tuple[str, str]], list[Tag]]:
-    """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order.
-
-    An element has one attribute of a name, so arguments with equal names are <arg> elements: reading them is PC403.
-    """
-    plain = [
-        is_element(item.name) and item.name not in reserved and not holds_line_break(item.text) for item in arguments
-    ]
-    if all(plain) and len({item.name for item in arguments}) == len(arguments):
-        return [(item.name, item.text) for item in arguments], []
-    return [], [element("arg", (("name", item.name),), (item.text,)) for item in arguments]
-
-
-def _message_element(message: Message) -> Tag:
-    exact = element("text", (), [message.text])
-    if message.role is None:
-        return exact
-    as_it_is = not message.text or finish([message.text], Whitespace.DEDENT) == [message.text]
-    return element(message.role.value, (), (message.text,) if as_it_is else (exact,))
+def _arguments(given: Mapping[str, str | float], call: str) -> tuple[Argument, ...]:
+    found = []
+    for name, value in given.items():
+        _ARGUMENT.check(f"argument {name}", value, InvalidValue)
+        path = f"{call}.{name}" if name.isidentifier() else f"{call}[{name!r}]"
+        found.append(Argument(name=name, text=str(value), span=_in_python(path)))
+    return tuple(found)
 
 
 def split_question(prompt: Prompt) -> tuple[Prompt, str | None]:

@@ -5,33 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeVar
 
-from promptcache.diagnostics import (
-    MAX_FAULTS,
-    Diagnostic,
-    FaultList,
-    PromptError,
-    Span,
-    in_order,
-)
+from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, PromptError, diagnostic, in_order
 from promptcache.language.lint import lint_choices, lint_text, lint_value
-from promptcache.language.syntax.answers import answer_faults, read_answer, second_answer
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.files import Folder
-from promptcache.language.syntax.names import RESERVED_MODULES, is_path, path_help, quoted
-from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role, Text, Turn, Whitespace
-from promptcache.language.syntax.prompt_nodes import (
+from promptcache.language.syntax.names import AS_TEXT, HTML, RESERVED_MODULES, ROLES, is_path, path_help, quoted
+from promptcache.language.syntax.nodes import (
+    IN_PYTHON,
+    AnswerFormat,
     Argument,
     Message,
     PromptDocument,
     Reference,
-    misplaced_text,
+    Role,
+    Text,
+    Turn,
+    Whitespace,
 )
 from promptcache.language.syntax.read_attributes import read_attributes, wrong_root
 from promptcache.language.syntax.source import Source
-from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
+from promptcache.language.syntax.values import answer_faults, read_answer, second_answer
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
@@ -53,48 +50,60 @@ def read_prompt(source: Source, make: Callable[..., _Prompt], folder: Folder | N
         PromptError: all faults of XML or structure, in document order.
     """
     root = parse_xml(source, source.name, PromptError)
-    if found := wrong_root(root, "prompt"):
-        raise PromptError([found])
-    reader = _PromptReader(folder)
-    fields = reader.prompt(root)
+    if root.name != "prompt":
+        raise PromptError([wrong_root(root, "prompt")])
+    reader = _PromptReader()
+    fixed = tuple(attribute for attribute in root.attributes if attribute.name in _OF_PROMPT)
+    fields = read_attributes(root._replace(attributes=fixed), PromptDocument, reader.faults)
+    own = [attribute for attribute in root.attributes if attribute.name not in _OF_PROMPT]
+    stop = 0  # the end of references and arguments; only the prompt's own text and turns may follow
+    turn: Element | None = None
+    for number, node in enumerate(root.children, 1):
+        if isinstance(node, Element) and node.name in _ROLES:
+            turn = turn or node
+        elif isinstance(node, Element) and node.name != "text":
+            stop = number
+            if turn is not None:
+                message = f"<{node.name}> comes after the turn <{turn.name}> of the prompt"
+                reader.faults.add("PC415", message, node.name_span, "name modules first, then write turns")
+    naming = [each for each in root.children[:stop] if isinstance(each, Characters) or each.name not in _ROLES]
+    answers = [each for each in naming if isinstance(each, Element) and each.name == "answer"]
+    answer = reader.answer(answers, folder) if answers else None
+    references = tuple(reader.references(naming))
+    messages = tuple(reader.messages(root.children[stop:]))
+    reader.faults += misplaced_text(messages)
+    arguments = reader.arguments(own, naming)
     if reader.faults:
         raise PromptError(in_order(reader.faults))
-    return make(**fields)
+    return make(
+        schema=fields["schema"],
+        references=references,
+        arguments=arguments,
+        messages=messages,
+        version=fields.get("version"),
+        answer_format=answer,
+        span=root.span,
+        warnings=in_order(reader.warnings)[:MAX_FAULTS],
+    )
+
+
+def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for every bare text that is not the first message."""
+    for message in messages[1:]:
+        if message.role is None:
+            words = "bare text can only come before the turns of a prompt"
+            yield diagnostic("PC416", words, message.span, "put the text into a turn, <user>…</user>")
 
 
 class _PromptReader:
-    """Converter from elements to the parts of a prompt; appends diagnostics to `faults`."""
+    """Converter from elements to the parts of a prompt; appends diagnostics to `faults` and `warnings`."""
 
-    def __init__(self, folder: Folder | None) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self.faults = FaultList(PromptError)
         self.warnings: list[Diagnostic] = []
 
-    def prompt(self, root: Element) -> dict[str, Any]:
-        """Return the fields of a prompt."""
-        fixed = [attribute for attribute in root.attributes if attribute.name in _OF_PROMPT]
-        fields = read_attributes(root._replace(attributes=tuple(fixed)), PromptDocument, self.faults)
-        own = [attribute for attribute in root.attributes if attribute.name not in _OF_PROMPT]
-        naming, text = self._divide(root.children)
-        answer = self._answer([node for node in naming if isinstance(node, Element) and node.name == "answer"])
-        references = tuple(self._references(naming))
-        messages = tuple(self._messages(text))
-        self.faults += misplaced_text(messages)
-        return {
-            "schema": fields["schema"],
-            "references": references,
-            "arguments": self._arguments(own, naming),
-            "messages": messages,
-            "version": fields.get("version"),
-            "answer_format": answer,
-            "span": root.span,
-            "warnings": in_order(self.warnings)[:MAX_FAULTS],
-        }
-
-    def _answer(self, elements: list[Element]) -> AnswerFormat | None:
+    def answer(self, elements: Sequence[Element], folder: Folder | None) -> AnswerFormat:
         """Return the format of the answer. Only the first element is read: checking a format takes milliseconds."""
-        if not elements:
-            return None
         element, *others = elements
         for node in element.children:
             if isinstance(node, Element):
@@ -102,66 +111,49 @@ class _PromptReader:
             elif not node.blank:
                 fix = "its attributes say what the answer must be; a turn is written as <assistant>"
                 self.faults.add("PC106", "<answer> cannot contain text", node.span, fix)
-        answer = read_answer(element, self._folder, "prompt", self.faults)
+        answer = read_answer(element, folder, "prompt", self.faults)
         self.faults += answer_faults(answer)
         self.warnings += lint_choices(answer)
         self.faults += (second_answer(each.span, element.span, "prompt") for each in others)
         return answer
 
-    def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:
-        """Split a prompt after its last reference or argument; only its own text and turns may follow."""
-        stop = 0
-        for index, node in enumerate(children):
-            if isinstance(node, Element) and node.name not in {"text", *_ROLES}:
-                stop = index + 1
-        turn = None
-        for node in children[:stop]:
-            if isinstance(node, Element) and node.name in _ROLES:
-                turn = turn or node
-            elif isinstance(node, Element) and node.name != "text" and turn is not None:
-                message = f"<{node.name}> comes after the turn <{turn.name}> of the prompt"
-                self.faults.add("PC415", message, node.name_span, "name modules first, then write turns")
-        naming = [node for node in children[:stop] if isinstance(node, Characters) or node.name not in _ROLES]
-        return naming, list(children[stop:])
-
-    def _references(self, nodes: Sequence[Node], around: tuple[Element, ...] = ()) -> Iterable[Reference]:
+    def references(self, nodes: Sequence[Node], around: tuple[Element, ...] = ()) -> Iterator[Reference]:
         last = next((node for node in reversed(nodes) if isinstance(node, Element)), None)
         for node in nodes:
             if isinstance(node, Characters) or node.name == "text":
                 self._no_text(node, around, last)
-            elif node.name == "use":
-                yield from self._use(node, around)
-            elif node.name in RESERVED_MODULES - {"arg"} and (around or node.name != "answer"):
+            elif node.name in RESERVED_MODULES - {"arg", "use"} and (around or node.name != "answer"):
                 self.faults.add("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
             elif node.name not in {"arg", "answer"}:
-                yield self._reference(node, node.name, node.name_span, node.attributes, around)
+                module = self._module(node) if node.name == "use" else None
+                if node.name == "use" and module is None:
+                    continue
+                path = node.name if module is None else module.value
+                reference = Reference(
+                    path=path.removeprefix("/"),
+                    span=node.name_span if module is None else module.value_span,
+                    absolute=path.startswith("/"),
+                    arguments=self.arguments((each for each in node.attributes if each is not module), node.children),
+                    children=tuple(self.references(node.children, (*around, node))),
+                )
+                if module is None or is_path(path):
+                    yield reference
 
-    def _use(self, element: Element, around: tuple[Element, ...]) -> Iterable[Reference]:
-        module = next((attribute for attribute in element.attributes if attribute.name == "module"), None)
-        others = [attribute for attribute in element.attributes if attribute is not module]
+    def _module(self, use: Element) -> Attribute | None:
+        """Return the attribute with the path of a `<use>`, or None without one; report a path that is not valid."""
+        module = next((attribute for attribute in use.attributes if attribute.name == "module"), None)
         if module is None:
-            path = others[0].value if len(others) == 1 and is_path(others[0].value) else "…"
-            fix = f'write <use module="{path}"/>'
-            self.faults.add("PC104", "<use> needs the attribute 'module'", element.name_span, fix)
+            others = [attribute.value for attribute in use.attributes]
+            path = others[0] if len(others) == 1 and is_path(others[0]) else "…"
+            self.faults.add(
+                "PC104", "<use> needs the attribute 'module'", use.name_span, f'write <use module="{path}"/>'
+            )
         elif not is_path(module.value):
             message = f"{quoted(module.value)} is not a valid module path"
             self.faults.add("PC207", message, module.value_span, path_help(module.value))
-            self._reference(element, module.value, module.value_span, others, around)  # report the faults inside it
-        else:
-            yield self._reference(element, module.value, module.value_span, others, around)
+        return module
 
-    def _reference(
-        self, element: Element, path: str, span: Span, attributes: Sequence[Attribute], around: tuple[Element, ...]
-    ) -> Reference:
-        return Reference(
-            path=path.removeprefix("/"),
-            span=span,
-            absolute=path.startswith("/"),
-            arguments=self._arguments(attributes, element.children),
-            children=tuple(self._references(element.children, (*around, element))),
-        )
-
-    def _arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[Argument, ...]:
+    def arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[Argument, ...]:
         found: list[Argument] = []
         for item in attributes:
             found.append(Argument(name=item.name, text=item.value, span=item.span))
@@ -177,8 +169,8 @@ class _PromptReader:
                 self.faults.add("PC403", message, argument.span, "remove one of them", related)
         return tuple(first.values())
 
-    def _arg(self, element: Element) -> Iterable[Argument]:
-        text = "".join(self._exact(element))
+    def _arg(self, element: Element) -> Iterator[Argument]:
+        text = self._exact(element)
         match element.attributes:
             case (Attribute(name=slot, value=value),) if slot != "name" and not text:
                 fix = f'write <arg name="{slot}">{value}</arg>'
@@ -188,22 +180,16 @@ class _PromptReader:
         if name is not None:
             yield Argument(name=name, text=text, span=element.span)
 
-    def _messages(self, nodes: list[Node]) -> Iterable[Message]:
-        block: list[Node] = []
-        for node in nodes:
-            if isinstance(node, Element) and node.name in _ROLES:
-                yield from self._bare(block)
-                block = []
+    def messages(self, nodes: Sequence[Node]) -> Iterator[Message]:
+        for is_turn, group in groupby(nodes, key=lambda node: isinstance(node, Element) and node.name in _ROLES):
+            block = [*group]
+            for node in block if is_turn else ():
+                assert isinstance(node, Element), "a turn is one"
                 read_attributes(node, Turn, self.faults)
                 yield Message(role=Role(node.name), text=self._text(node.children), span=node.span)
-            else:
-                block.append(node)
-        yield from self._bare(block)
-
-    def _bare(self, block: list[Node]) -> Iterable[Message]:
-        if text := self._text(block):
-            node = next(node for node in block if isinstance(node, Element) or not node.blank)
-            yield Message(role=None, text=text, span=node.span)
+            if not is_turn and (text := self._text(block)):
+                first = next(node for node in block if isinstance(node, Element) or not node.blank)
+                yield Message(role=None, text=text, span=first.span)
 
     def _text(self, nodes: Sequence[Node]) -> str:
         """Return the text of a turn, or bare text: <text> is exact, other text is dedented."""
@@ -214,7 +200,7 @@ class _PromptReader:
                 pieces.append(node.text)
             elif node.name == "text":
                 read_attributes(node, Text, self.faults)
-                exact.append("".join(self._exact(node)))
+                exact.append(self._exact(node))
                 pieces.append(None)
             else:
                 message = f"<{node.name}> is not allowed in the text of a prompt"
@@ -225,27 +211,25 @@ class _PromptReader:
         remaining = iter(exact)
         return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, Whitespace.DEDENT))
 
-    def _exact(self, element: Element) -> Iterable[str]:
+    def _exact(self, element: Element) -> str:
         for node in element.children:
-            if isinstance(node, Characters):
-                yield node.text
-            else:
+            if isinstance(node, Element):
                 message = f"<{element.name}> can contain only text, not <{node.name}>"
                 self.faults.add("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
+        return "".join(node.text for node in element.children if isinstance(node, Characters))
 
     def _no_text(self, node: Node, around: tuple[Element, ...], last: Element | None) -> None:
         """Report text where only references are allowed: inside of `around`, or before the last reference."""
         if isinstance(node, Characters) and node.blank:
             return
         if around:
-            message = f"<{around[-1].name}> can contain references and arguments, but no text"
-            self.faults.add("PC412", message, node.span, _or_as_text(_as_argument(around), around[-1].name))
+            name, advice = around[-1].name, _as_argument(around)
+            message = f"<{name}> can contain references and arguments, but no text"
         else:
             assert last is not None, "without a reference there is nothing before one"
-            advice = f"move the text after the last reference, <{last.name}>"
-            self.faults.add(
-                "PC412", "text is not allowed between references", node.span, _or_as_text(advice, last.name)
-            )
+            name, advice = last.name, f"move the text after the last reference, <{last.name}>"
+            message = "text is not allowed between references"
+        self.faults.add("PC412", message, node.span, f"{advice}; {AS_TEXT}" if name in HTML else advice)
 
 
 def _as_argument(around: tuple[Element, ...]) -> str:
@@ -260,10 +244,6 @@ def _as_argument(around: tuple[Element, ...]) -> str:
     if len(around) > 1:
         return f'an argument of <{around[-2].name}> is written <arg name="{name}">…</arg>, or {name}="…" in its tag'
     return 'write <arg name="…">…</arg> with the name of the slot; text of the prompt follows the last reference'
-
-
-def _or_as_text(advice: str, name: str) -> str:
-    return f"{advice}; {AS_TEXT}" if name in HTML else advice
 
 
 def _instead(name: str) -> str | None:

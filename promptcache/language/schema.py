@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 from promptcache.diagnostics import PATH, InvalidValue, SchemaError
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.syntax.files import Files, Folder, no_template
-from promptcache.language.syntax.include import Includes
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
     Collection,
@@ -34,9 +33,8 @@ from promptcache.language.syntax.nodes import (
     walk,
 )
 from promptcache.language.syntax.read_items import SchemaReader
-from promptcache.language.syntax.source import Source, decode, read_document
+from promptcache.language.syntax.source import decode, read_document
 from promptcache.language.syntax.whitespace import is_blank
-from promptcache.language.syntax.xml import parse_xml
 
 Content: TypeAlias = str | Parameter | Module | Union | Collection | Turn | Doc
 """Content of a module or turn that is built in Python; a string is exact text."""
@@ -95,7 +93,7 @@ class Schema(SchemaDocument):
 
     def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:
         """Add a module; the arguments are those of the function `module`."""
-        return self.with_module(module(name, *content, **options))
+        return self._with((module(name, *content, **options),))
 
     def with_module(self, *modules: Module) -> Schema:
         """Add existing modules, for example from another schema."""
@@ -162,9 +160,10 @@ class Schema(SchemaDocument):
         return replace(self, children=(*self.children, AnswerFormat(type=kind, choices=choices, pattern=pattern)))
 
     def _with(self, items: tuple[Item, ...]) -> Schema:
-        children, index = self.children, _last_with_text(self.children)
-        turn = children[index] if index is not None else None
-        if index is None or not isinstance(turn, Turn) or any(isinstance(each, Turn) for _, each in walk(items)):
+        children = self.children
+        index = next((index for index in reversed(range(len(children))) if not _is_empty(children[index])), 0)
+        turn = children[index] if children else None
+        if not isinstance(turn, Turn) or any(isinstance(each, Turn) for _, each in walk(items)):
             return replace(self, children=(*children, *items))
         longer = replace(turn, children=(*turn.children, *items))
         return replace(self, children=(*children[:index], longer, *children[index + 1 :]))
@@ -197,7 +196,7 @@ def parse_schema(
 
 
 class Read(NamedTuple):
-    """Document, and whether the document or one of its includes is a template."""
+    """Schema, and whether its document or one of its includes is a template."""
 
     document: Schema
     rendered: bool
@@ -209,7 +208,9 @@ def read_schema(text: str | bytes, *, source: str, folder: Files | None, context
     Raises:
         SchemaError: all faults of XML or structure, by file and place.
     """
-    return _read(decode(text, source, SchemaError), None if folder is None else Folder.of(folder), Includes(context))
+    reader = SchemaReader(None if folder is None else Folder.of(folder), context)
+    document = reader.schema(decode(text, source, SchemaError), Schema)
+    return Read(document, reader.rendered)
 
 
 def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> Read:
@@ -219,15 +220,12 @@ def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> 
         SchemaError: as `read_schema`, or the file cannot be read.
     """
     PATH.check("path", path, InvalidValue)
-    includes, where = Includes(context), Path(path)
-    source = includes.source(read_document(where, SchemaError), str(path))
-    includes.chain.append(where.resolve())
-    return _read(source, Folder.of(where.parent), includes)
-
-
-def _read(source: Source, folder: Folder | None, includes: Includes) -> Read:
-    document = SchemaReader(folder, includes).schema(parse_xml(source, source.name, SchemaError), Schema)
-    return Read(document, includes.rendered)
+    where = Path(path)
+    reader = SchemaReader(Folder.of(where.parent), context)
+    source = reader.source(read_document(where, SchemaError), str(path))
+    reader.chain.append(where.resolve())
+    document = reader.schema(source, Schema)
+    return Read(document, reader.rendered)
 
 
 def _used(read: Read, context: Mapping[str, object] | None) -> Schema:
@@ -287,11 +285,6 @@ def slot(
 
 def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
     return tuple(Text(text=item, exact=True) if isinstance(item, str) else item for item in content)
-
-
-def _last_with_text(items: tuple[Item, ...]) -> int | None:
-    """Return the index of the last item that has text, a slot or a turn; None if there is none."""
-    return next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
 
 
 def _is_empty(item: Item) -> bool:

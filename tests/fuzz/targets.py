@@ -19,7 +19,7 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.language.format_document import format_document
+from promptcache.language.load import format_document
 from promptcache.language.syntax.templates import render_template
 
 DIVIDER = b"\n====\n"

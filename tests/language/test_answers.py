@@ -24,8 +24,7 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.language.syntax.answers import answer_faults, answer_refusal
-from promptcache.language.syntax.values import not_of_type
+from promptcache.language.syntax.values import answer_faults, answer_refusal, not_of_type
 from promptcache.structured import Choice, JSONSchema, Regex
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import CODES, LanguageError, Severity
 from promptcache.language import Whitespace, check_schema, parse_prompt, parse_schema
 from promptcache.language.format.markup import Chars, MarkupKind, MarkupNode, Tag, read_markup
-from promptcache.language.format_document import format_document
+from promptcache.language.load import format_document
 from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import without_spans

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, Role, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.syntax.nodes import IN_PYTHON
-from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
+from promptcache.language.syntax.nodes import IN_PYTHON, Argument, Message, Reference
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, without_spans
 

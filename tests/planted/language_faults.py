@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import CheckedSchema
+from promptcache.language import CheckedSchema, absolute
 from promptcache.language.rules.rules import RuleKind, Rules
 from promptcache.testing import subject
 from tests.laws import laws
@@ -129,10 +129,12 @@ fault("only the module itself is guaranteed", law="guarantees hold")(
 )
 
 
-@wrapped("a module named twice is taken once", resolve._Resolver, "_enter", law=FIRST)
-def _named_twice(original: Any, self: Any, reference: Any, path: str) -> None:
-    if path not in self.filled:
-        original(self, reference, path)
+@wrapped("a module named twice is taken once", resolve._Resolver, "follow", law=FIRST)
+def _named_twice(original: Any, self: Any, references: Any, parent: str) -> None:
+    for reference in references:
+        path = reference.path if reference.absolute else absolute(reference.path, parent)
+        if path not in self.places:
+            original(self, (reference,), parent)
 
 
 @wrapped("an unknown argument is overlooked", resolve._Resolver, "fill", law=FIRST)
@@ -141,12 +143,8 @@ def _unknown_argument(original: Any, self: Any, path: str, arguments: Any) -> No
     original(self, path, tuple(each for each in arguments if each.name in known))
 
 
-replaced(
-    "a missing argument is overlooked",
-    resolve,
-    "_unfilled",
-    lambda present, places, filled, schema: iter(()),
-    law=FIRST,
+wrapped("a missing argument is overlooked", resolve, "_incomplete", law=FIRST)(
+    lambda original, *args: (fault for fault in original(*args) if fault.code != "PC404")
 )
 
 

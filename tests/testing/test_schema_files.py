@@ -12,7 +12,7 @@ from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.format_document import format_document
+from promptcache.language.load import format_document
 from promptcache.layout import lay_out, run_variants
 from promptcache.testing import ByteTokenizer
 from tests.conftest import law_examples

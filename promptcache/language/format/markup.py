@@ -7,7 +7,7 @@ part of one.
 from __future__ import annotations
 
 import re
-from enum import Enum, auto
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 _TOKEN = re.compile(
@@ -27,13 +27,13 @@ _SPACE = " \t\n"
 CDATA_START, CDATA_END = "<![CDATA[", "]]>"
 
 
-class MarkupKind(Enum):
-    """Kind of a run of characters."""
+class MarkupKind(StrEnum):
+    """Kind of a run of characters; the names of groups of the pattern of tokens."""
 
-    TEXT = auto()
-    CDATA = auto()
-    COMMENT = auto()
-    DECLARATION = auto()
+    TEXT = "text"
+    CDATA = "cdata"
+    COMMENT = "comment"
+    DECLARATION = "declaration"
 
 
 class Chars(NamedTuple):
@@ -71,39 +71,27 @@ class Tag(NamedTuple):
 MarkupNode: TypeAlias = Tag | Chars
 
 
-class _OpenTag(NamedTuple):
-    name: str
-    attributes: tuple[tuple[str, str], ...]
-    children: list[MarkupNode]
-    start: int
-
-
 def read_markup(text: str) -> tuple[MarkupNode, ...]:
     """Return the nodes of a document or of the content of an element."""
-    top: list[MarkupNode] = []
-    stack: list[_OpenTag] = []
+    children: list[list[MarkupNode]] = [[]]  # of the document and of each open element
+    opened: list[re.Match[str]] = []
     for match in _TOKEN.finditer(text):
-        here = stack[-1].children if stack else top
         if match["end"]:
-            done = stack.pop()
-            inner = text[done.start : match.start()]
-            (stack[-1].children if stack else top).append(Tag(done.name, done.attributes, tuple(done.children), inner))
+            start, inside = opened.pop(), tuple(children.pop())
+            inner = text[start.end() : match.start()]
+            children[-1].append(Tag(start["start"], _attributes(start), inside, inner))
         elif not match["start"]:
-            here.append(_characters(match))
+            children[-1].append(Chars(MarkupKind(match.lastgroup), match[0]))
         elif match["empty"]:
-            here.append(Tag(match["start"], _attributes(match["attributes"]), (), ""))
+            children[-1].append(Tag(match["start"], _attributes(match), (), ""))
         else:
-            stack.append(_OpenTag(match["start"], _attributes(match["attributes"]), [], match.end()))
-    return tuple(top)
+            opened.append(match)
+            children.append([])
+    return tuple(children[0])
 
 
-def _characters(match: re.Match[str]) -> Chars:
-    kinds = {"comment": MarkupKind.COMMENT, "cdata": MarkupKind.CDATA, "declaration": MarkupKind.DECLARATION}
-    return Chars(kinds.get(match.lastgroup or "", MarkupKind.TEXT), match[0])
-
-
-def _attributes(written: str) -> tuple[tuple[str, str], ...]:
-    return tuple((match[1], match[2]) for match in _ATTRIBUTE.finditer(written))
+def _attributes(start: re.Match[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((match[1], match[2]) for match in _ATTRIBUTE.finditer(start["attributes"]))
 
 
 def _referred(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Print schemas and other trees of nodes: their markup, written as the formatter writes it.
+"""Print schemas and prompts: their markup, written as the formatter writes it.
 
 Parsing the document of a schema gives the same checked content. Text from a `src` file is not copied: the document
 refers to the file.
@@ -6,28 +6,33 @@ refers to the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import groupby
 
-from promptcache.diagnostics import LanguageError, SchemaError, Span, diagnostic
+from promptcache.diagnostics import LanguageError, PromptError, SchemaError, Span, diagnostic
 from promptcache.language.format.markup import Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.format.writer import write_markup
 from promptcache.language.syntax.attributes import write_attributes
 from promptcache.language.syntax.elements import ELEMENTS
+from promptcache.language.syntax.names import RESERVED_MODULES, is_element
 from promptcache.language.syntax.nodes import (
+    Argument,
     Combination,
     Doc,
     Example,
     Item,
     Module,
     Parameter,
+    PromptDocument,
+    Reference,
     SchemaDocument,
     Text,
     Turn,
+    Whitespace,
 )
 from promptcache.language.syntax.source import NOT_IN_XML
-from promptcache.language.syntax.whitespace import is_blank
+from promptcache.language.syntax.whitespace import finish, is_blank
 
 _NAMES = {element.node: name for name, element in ELEMENTS.items()}
 _IN_ATTRIBUTES = str.maketrans({"\n": "&#10;", "\t": "&#9;", "\r": "&#13;", '"': "&quot;"})
@@ -39,16 +44,38 @@ def print_schema(schema: SchemaDocument) -> str:
     Raises:
         SchemaError: a text has a character that XML cannot represent.
     """
-    root = element("schema", write_attributes(schema), _children(schema.children))
-    return print_document(root, schema.span, SchemaError)
+    return _printed(_element("schema", write_attributes(schema), _children(schema.children)), schema.span, SchemaError)
 
 
-def print_document(root: Tag, span: Span, error: type[LanguageError]) -> str:
-    """Return the XML of a document.
+def print_prompt(prompt: PromptDocument) -> str:
+    """Return a prompt as an XML document.
 
     Raises:
-        LanguageError: Of the class `error`, reported at `span`. A text has a character that XML cannot hold.
+        PromptError: A text has a character that XML cannot represent, or a message has a part without a form in XML.
     """
+    faults = []
+    for message in prompt.messages:
+        if message.tool_fields or message.reasoning:
+            what = "a message of tools" if message.tool_fields else "the reasoning of an answer"
+            fix = "leave it out, or keep the prompt as messages"
+            faults.append(diagnostic("PC011", f"{what} has no form in XML", message.span, fix))
+    if faults:
+        raise PromptError(faults)
+    attributes, children = _arguments(prompt.arguments, reserved=("schema", "version"))
+    if prompt.version is not None:
+        attributes.insert(0, ("version", prompt.version))
+    if prompt.answer_format is not None:
+        children.append(_element("answer", write_attributes(prompt.answer_format)))
+    children += map(_reference, prompt.references)
+    for message in prompt.messages:
+        exact = _element("text", (), [message.text])
+        as_it_is = not message.text or finish([message.text], Whitespace.DEDENT) == [message.text]
+        content = message.text if as_it_is else exact
+        children.append(exact if message.role is None else _element(message.role.value, (), [content]))
+    return _printed(_element("prompt", (("schema", prompt.schema), *attributes), children), prompt.span, PromptError)
+
+
+def _printed(root: Tag, span: Span, error: type[LanguageError]) -> str:
     printed = write_markup([root], is_prompt=root.name == "prompt")
     if NOT_IN_XML.search(printed):
         message = "the document contains a control character or a lone surrogate, which XML does not allow"
@@ -56,21 +83,15 @@ def print_document(root: Tag, span: Span, error: type[LanguageError]) -> str:
     return printed
 
 
-def element(name: str, attributes: Iterable[tuple[str, str]], children: Iterable[MarkupNode | str] = ()) -> Tag:
+def _element(name: str, attributes: Iterable[tuple[str, str]], children: Iterable[MarkupNode | str] = ()) -> Tag:
     """Return the markup of an element. Strings are texts."""
-    nodes = tuple(_text(each) if isinstance(each, str) else each for each in children if each != "")
-    inner = "".join(_source(each) for each in nodes)
+    nodes = tuple(
+        Chars(MarkupKind.TEXT, escape(each, quote=False).replace("\r", "&#13;")) if isinstance(each, str) else each
+        for each in children
+        if each != ""
+    )
     quoted = ((each, f'"{escape(value, quote=False).translate(_IN_ATTRIBUTES)}"') for each, value in attributes)
-    return Tag(name, tuple(quoted), nodes, inner)
-
-
-def holds_line_break(text: str) -> bool:
-    """Return whether a text has line breaks or tabs, which an attribute shows as character references."""
-    return any(character in text for character in "\n\t\r")
-
-
-def _text(text: str) -> Chars:
-    return Chars(MarkupKind.TEXT, escape(text, quote=False).replace("\r", "&#13;"))
+    return Tag(name, tuple(quoted), nodes, "".join(map(_source, nodes)))
 
 
 def _source(node: MarkupNode) -> str:
@@ -78,6 +99,28 @@ def _source(node: MarkupNode) -> str:
         return node.raw
     attributes = "".join(f" {name}={quoted}" for name, quoted in node.attributes)
     return f"<{node.name}{attributes}>{node.inner}</{node.name}>"
+
+
+def _reference(reference: Reference) -> Tag:
+    attributes, children = _arguments(reference.arguments, reserved=("module",))
+    inner = (*children, *map(_reference, reference.children))
+    if not reference.absolute and is_element(reference.path) and reference.path not in RESERVED_MODULES:
+        return _element(reference.path, attributes, inner)
+    path = f"/{reference.path}" if reference.absolute else reference.path
+    return _element("use", (("module", path), *attributes), inner)
+
+
+def _arguments(arguments: Sequence[Argument], reserved: tuple[str, ...]) -> tuple[list[tuple[str, str]], list[Tag]]:
+    """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order.
+
+    An attribute would show line breaks and tabs as references. An element has one attribute of a name, so arguments
+    with equal names are <arg> elements: reading them is PC403.
+    """
+    if len({each.name for each in arguments}) == len(arguments) and all(
+        is_element(each.name) and each.name not in reserved and {*"\n\t\r"}.isdisjoint(each.text) for each in arguments
+    ):
+        return [(each.name, each.text) for each in arguments], []
+    return [], [_element("arg", (("name", each.name),), (each.text,)) for each in arguments]
 
 
 def _children(items: tuple[Item | Combination, ...]) -> Iterator[MarkupNode | str]:
@@ -92,13 +135,13 @@ def _item(item: Item | Combination) -> MarkupNode | str:
     children = getattr(item, "children", ())
     match item:
         case Text():
-            return element("text", (), [item.text]) if item.exact else item.text
+            return _element("text", (), [item.text]) if item.exact else item.text
         case Doc():
-            return element("doc", (), [item.text])
+            return _element("doc", (), [item.text])
         case Turn():
-            return element(item.role.value, (), _children(children))
+            return _element(item.role.value, (), _children(children))
         case Example():
-            return element("example", write_attributes(item), read_markup(item.prompt))
+            return _element("example", write_attributes(item), read_markup(item.prompt))
         case Module(src=str()):
             children = tuple(child for child in children if isinstance(child, Doc))
-    return element(_NAMES[type(item)], write_attributes(item), _children(children))
+    return _element(_NAMES[type(item)], write_attributes(item), _children(children))

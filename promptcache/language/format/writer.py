@@ -6,17 +6,16 @@ text block is not changed if its text, as `finish` returns it, would be differen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from os.path import commonprefix
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
-from promptcache.language.syntax.attributes import PATHS, SOME_PATHS, AttributeType, attributes_of
+from promptcache.language.syntax.attributes import PATHS, SOME_PATHS, attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS, ElementType
 from promptcache.language.syntax.nodes import Whitespace
-from promptcache.language.syntax.whitespace import finish, stray_indentation
+from promptcache.language.syntax.whitespace import common_start, finish, stray_indentation
 
 _WIDTH = 120
 """Maximum line width, in characters. Longer start tags are split, and longer text moves to lines between its tags."""
@@ -48,18 +47,6 @@ class _Surroundings(NamedTuple):
     def is_inline(self, tag: Tag) -> bool:
         """Return whether an element is part of the text around it."""
         return tag.name in self.elements and self.elements[tag.name].is_inline
-
-
-class _Meaning(NamedTuple):
-    """Properties of a block that formatting must not change.
-
-    Attributes:
-        texts: The text of the block, with None for each tag in it.
-        is_stray: Whether unintended indentation remains in the text, which is a warning.
-    """
-
-    texts: list[str | None]
-    is_stray: bool
 
 
 class _Item(NamedTuple):
@@ -94,8 +81,8 @@ def _write_element(tag: Tag, around: _Surroundings) -> str:
 def _content(tag: Tag, head: str, around: _Surroundings) -> str:
     inside = around.within(tag)
     on_one_line = "\n" not in tag.inner
-    if on_one_line and _is_text(tag.children, inside):
-        line = "".join(_written(tag.children, inside))
+    if on_one_line and not _is_free(tag.children) and not any(_is_block(node, inside) for node in tag.children):
+        line = "".join(_write(node, inside) for node in tag.children)
         if _fits(tag, head, line, around):
             return line
     items = list(_items(tag.children, inside))
@@ -135,21 +122,18 @@ def _items(nodes: Sequence[MarkupNode], around: _Surroundings) -> Iterator[_Item
         run = list(group)
         if _is_free(run):
             for node in run:
-                if isinstance(node, Chars) and node.kind is MarkupKind.TEXT:
+                if _is_plain(node):
                     space = node.raw
-                else:
-                    yield _Item(_write(node, around), _comment_gap(space))
+                else:  # a comment can be on the line of the node before it
+                    yield _Item(_write(node, around), _gap(space) if "\n" in space else 0)
                     space = "\n"
+            continue
+        first, last = (node.raw if _is_plain(node) else "" for node in (run[0], run[-1]))
+        space = last[len(last.rstrip(_SPACE)) :]
+        if (body := _laid_out(run, around, space)) is None:
+            yield _Item("".join(_write(node, around) for node in run), glued=True)
         else:
-            yield _text_item(run, around)
-            space = _ending(run)
-
-
-def _text_item(run: Sequence[MarkupNode], around: _Surroundings) -> _Item:
-    body = _laid_out(run, around.whitespace, around.indent, lambda tag: _write_element(tag, around))
-    if body is None:
-        return _Item("".join(_written(run, around)), glued=True)
-    return _Item(body, _gap(_beginning(run)))
+            yield _Item(body, _gap(first[: len(first) - len(first.lstrip(_SPACE))]))
 
 
 def _gap(space: str) -> int:
@@ -157,9 +141,8 @@ def _gap(space: str) -> int:
     return 2 if space.count("\n") > 1 else 1
 
 
-def _comment_gap(space: str) -> int:
-    """Return the number of newlines before a comment: 0 if it is on the same line as the node before it."""
-    return _gap(space) if "\n" in space else 0
+def _is_plain(node: MarkupNode) -> TypeGuard[Chars]:
+    return isinstance(node, Chars) and node.kind is MarkupKind.TEXT
 
 
 def _is_block(node: MarkupNode, around: _Surroundings) -> bool:
@@ -168,14 +151,6 @@ def _is_block(node: MarkupNode, around: _Surroundings) -> bool:
 
 def _is_free(run: Sequence[MarkupNode]) -> bool:
     return all(isinstance(node, Chars) and node.free for node in run)
-
-
-def _is_text(nodes: Sequence[MarkupNode], around: _Surroundings) -> bool:
-    return not any(_is_block(node, around) for node in nodes) and not _is_free(nodes)
-
-
-def _written(nodes: Sequence[MarkupNode], around: _Surroundings) -> Iterator[str]:
-    return (_write(node, around) for node in nodes)
 
 
 def _write(node: MarkupNode, around: _Surroundings) -> str:
@@ -188,42 +163,41 @@ def _start_tag(tag: Tag, around: _Surroundings) -> str:
     known = {each.name: each for each in attributes_of(element.node)} if element else {}
     order = {name: number for number, name in enumerate(known)}
     pairs = sorted(tag.attributes, key=lambda pair: order.get(pair[0], len(order)))
-    attributes = [f"{name}={_value(quoted, known.get(name))}" for name, quoted in pairs]
+    attributes = []
+    for name, quoted in pairs:
+        value = quoted[1:-1]
+        if name in known and known[name].kind in (PATHS, SOME_PATHS):
+            value = " ".join(value.split())
+        attributes.append(f"{name}={quoted[0]}{value}{quoted[0]}" if '"' in value else f'{name}="{value}"')
     line = " ".join([f"<{tag.name}", *attributes])
     if around.is_inline(tag) or len(f"{around.indent}{line}/>") <= _WIDTH:
         return line
     return f"<{tag.name} " + ("\n" + around.indent + " " * (len(tag.name) + 2)).join(attributes)
 
 
-def _value(quoted: str, attribute: AttributeType | None) -> str:
-    value = quoted[1:-1]
-    if attribute is not None and attribute.kind in (PATHS, SOME_PATHS):
-        value = " ".join(value.split())
-    return quoted[0] + value + quoted[0] if '"' in value else f'"{value}"'
+def _laid_out(nodes: Sequence[MarkupNode], around: _Surroundings, ending: str) -> str | None:
+    """Return a block with all lines but the first indented, or None if the block must not change.
 
-
-def _laid_out(
-    nodes: Sequence[MarkupNode], mode: Whitespace, indent: str, write_tag: Callable[[Tag], str]
-) -> str | None:
-    """Return a block with all lines but the first indented by `indent`, or None if the block must not change."""
+    `ending` is the whitespace at its end.
+    """
+    mode, indent = around.whitespace, around.indent
     if mode is Whitespace.PRESERVE:
         return None  # the lines and indentation around a block are part of it
-    lines = _lines(nodes, write_tag)
-    kept = "\n".join(_indented(lines, indent)).strip("\n").removeprefix(indent)
+    kept = "\n".join(_indented(_lines(nodes, around), indent)).strip("\n").removeprefix(indent)
     meant = _meaning(nodes, mode)
     for body in dict.fromkeys((kept.strip(_BLANK), kept.lstrip(_BLANK), kept)):
-        if body.endswith(tuple(_BLANK)) and "\n" not in _ending(nodes):
+        if body.endswith(tuple(_BLANK)) and "\n" not in ending:
             continue  # editors remove a space at the end of a line
-        if _means(body, indent, mode) == meant:
+        if _meaning(read_markup(f"\n{indent}{body}\n"), mode) == meant:
             return body
     return None
 
 
-def _means(body: str, indent: str, mode: Whitespace) -> _Meaning:
-    return _meaning(read_markup(f"\n{indent}{body}\n"), mode)
+def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> tuple[list[str | None], bool]:
+    """Return what formatting must not change: the text of a block, and whether it has unintended indentation.
 
-
-def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> _Meaning:
+    The text has None for each tag. Unintended indentation is a warning.
+    """
     pieces: list[str | None] = []
     for is_tag, group in groupby(nodes, key=lambda node: isinstance(node, Tag)):
         if is_tag:
@@ -231,23 +205,7 @@ def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> _Meaning:
         elif text := "".join(node.value for node in group if isinstance(node, Chars)):
             pieces.append(text)
     finished = [piece for piece in finish(pieces, mode) if piece != ""] if pieces else []
-    return _Meaning(finished, mode is Whitespace.DEDENT and stray_indentation(pieces) is not None)
-
-
-def _beginning(nodes: Sequence[MarkupNode]) -> str:
-    """Return the whitespace at the start of a block."""
-    first = nodes[0]
-    if isinstance(first, Tag) or first.kind is not MarkupKind.TEXT:
-        return ""
-    return first.raw[: len(first.raw) - len(first.raw.lstrip(_SPACE))]
-
-
-def _ending(nodes: Sequence[MarkupNode]) -> str:
-    """Return the whitespace at the end of a block."""
-    last = nodes[-1]
-    if isinstance(last, Tag) or last.kind is not MarkupKind.TEXT:
-        return ""
-    return last.raw[len(last.raw.rstrip(_SPACE)) :]
+    return finished, mode is Whitespace.DEDENT and stray_indentation(pieces) is not None
 
 
 @dataclass(slots=True)
@@ -257,40 +215,30 @@ class _Line:
     raw: str = ""
     has_text: bool = False
 
-    @property
-    def indent(self) -> str:
-        return self.raw[: len(self.raw) - len(self.raw.lstrip(_BLANK))]
 
-
-def _lines(nodes: Sequence[MarkupNode], write_tag: Callable[[Tag], str]) -> list[_Line]:
+def _lines(nodes: Sequence[MarkupNode], around: _Surroundings) -> list[_Line]:
     lines = [_Line()]
     for node in nodes:
-        if isinstance(node, Tag):
-            lines[-1].raw += write_tag(node)
-            lines[-1].has_text = True
-        elif node.kind is MarkupKind.COMMENT:
-            lines[-1].raw += node.raw
-        elif node.kind is MarkupKind.CDATA:
-            lines[-1].raw += CDATA_START
-            _append(lines, node.value)
-            lines[-1].raw += CDATA_END
-        else:
-            _append(lines, node.raw)
+        if isinstance(node, Tag) or node.kind is MarkupKind.COMMENT:
+            lines[-1].raw += _write(node, around)
+            lines[-1].has_text |= isinstance(node, Tag)
+            continue
+        is_cdata = node.kind is MarkupKind.CDATA
+        lines[-1].raw += CDATA_START * is_cdata
+        for number, part in enumerate((node.value if is_cdata else node.raw).split("\n")):
+            if number:
+                lines.append(_Line())
+            lines[-1].raw += part
+            lines[-1].has_text |= bool(part.strip(_BLANK))
+        lines[-1].raw += CDATA_END * is_cdata
     return lines
-
-
-def _append(lines: list[_Line], text: str) -> None:
-    for number, part in enumerate(text.split("\n")):
-        if number:
-            lines.append(_Line())
-        lines[-1].raw += part
-        lines[-1].has_text |= bool(part.strip(_BLANK))
 
 
 def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
     """Replace the indentation that all lines share with `indent`. A first line that follows a tag has none."""
     behind_tag = lines[0] if lines[0].has_text else None
-    margin = commonprefix([line.indent for line in lines if line.has_text and line is not behind_tag])
+    with_text = [line.raw for line in lines if line.has_text and line is not behind_tag]
+    margin = common_start([raw[: len(raw) - len(raw.lstrip(_BLANK))] for raw in with_text])
     found = []
     for line in lines:
         if not line.raw.strip(_BLANK):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from promptcache.language.limits import MAX_STEPS
-from promptcache.language.rules.rules import Check, Implication, Rule, Rules
+from promptcache.language.rules.rules import Check, Implication, Rules
 from promptcache.language.rules.solver import RuleSolver, TooHardError, limited_solver
 from promptcache.language.syntax.conditions import Cardinality
 
@@ -81,7 +81,10 @@ def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = ()) -> Backbone 
         first = None if settled is None else solver.selection()
         if settled is None or first is None:
             return None
-        closure.add(rule for rule in rules.rules if not _is_counted(rule))
+        # rules that count modules mostly propagate absences, and many of them
+        closure.add(
+            each for each in rules.rules if isinstance(each, Implication) or not isinstance(each.test, Cardinality)
+        )
         closure.demand(*settled)
         analysis = _Analysis(rules, solver, closure, *settled, {"", *first})
         more, dead = analysis.each()
@@ -107,9 +110,10 @@ class _Analysis:
         self._known = [first]
         self.open: list[str] = []
         self._choices: dict[str, list[int]] = {}
-        for number, rule in enumerate(rules.rules):
-            for module in rule.modules if _leaves_choice(rule) else ():
-                self._choices.setdefault(module, []).append(number)
+        for number, rule in enumerate(rules.rules):  # propagation without counted rules can break these ones
+            if isinstance(rule, Check) or len(rule.when) + len(rule.then) > 2:
+                for module in rule.modules:
+                    self._choices.setdefault(module, []).append(number)
 
     def each(self) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
         """Return the modules that each module implies, and the dead modules; "" implies those always present.
@@ -149,13 +153,11 @@ class _Analysis:
             return None
         implied = wanted | settled[0]
         doubted = self._doubted(wanted, settled, implied)
-        if doubted is None:
-            return None
         while doubted:
             doubt = self._first(doubted)
             found = self._without(wanted, doubt, doubted)
             implied, doubted = (implied | {doubt}, doubted - {doubt}) if found is None else (implied, found)
-        return implied
+        return None if doubted is None else implied
 
     def _doubted(self, wanted: frozenset[str], settled: _Settled, implied: frozenset[str]) -> Set[str] | None:
         """Return what else the found selections with the wanted modules have in common, or None if there is none."""
@@ -225,13 +227,3 @@ class _Analysis:
 
     def _first(self, modules: Iterable[str]) -> str:
         return min(modules, key=self._rules.order.__getitem__)
-
-
-def _is_counted(rule: Rule) -> bool:
-    """Return whether a rule counts modules. Such a rule mostly propagates absences, and many of them."""
-    return isinstance(rule, Check) and isinstance(rule.test, Cardinality)
-
-
-def _leaves_choice(rule: Rule) -> bool:
-    """Return whether propagation without counted rules can break a rule."""
-    return isinstance(rule, Check) or len(rule.when) + len(rule.then) > 2

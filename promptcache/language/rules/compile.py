@@ -85,19 +85,42 @@ class _Compiler:
         union = entry.union
         if union.default is None:
             return None
-        member = join_path(entry.parent, union.default)
+        member, span = join_path(entry.parent, union.default), place(union, "default")
         if member not in entry.members:
             names = [module.name for module in union.members]
             fix = did_you_mean(union.default, names) or f"members: {', '.join(names)}"
-            message = f"the default '{union.default}' is not a member of this union"
-            self._faults.add("PC209", message, place(union, "default"), fix)
-        span = place(union, "default")
+            self._faults.add("PC209", f"the default '{union.default}' is not a member of this union", span, fix)
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
 
     def check(self, rule: Combination) -> Check | None:
         """Return the compiled rule of a `rules` element, or None if it has a fault."""
         before = len(self._faults)
-        test, words = self._read(rule)
+        test: Test | Cardinality | None
+        match rule:
+            case Require():
+                condition = self._condition(rule, "if", rule.condition)
+                consequence = self._condition(rule, "then", rule.consequence)
+                test = Or((Not(condition), consequence)) if condition and consequence else None
+                words = f"if {_plain(rule.condition)} then {_plain(rule.consequence)}"
+            case Assert():
+                test, words = self._condition(rule, "test", rule.test), f"{_plain(rule.test)} must hold"
+            case Exclude():
+                modules = self._counted(rule)
+                test, words = Cardinality(modules, 0, 1), f"at most one of {listed(modules)} can be used"
+                if len(modules) == 2:
+                    words = "'{}' and '{}' exclude each other".format(*modules)
+            case Choose():
+                modules = self._counted(rule)
+                low, size = rule.minimum or 0, len(modules)
+                high = size if rule.maximum is None else rule.maximum
+                if low > min(high, size):
+                    is_max = rule.maximum is not None and low > high
+                    limit = f"max is {high}" if is_max else f"there are {size} modules"
+                    self._faults.add("PC309", f"min is {low}, but {limit}", place(rule, "min"), "lower min")
+                test, words = (
+                    Cardinality(modules, low, rule.maximum),
+                    f"{_bounds(rule)} of {listed(modules)} must be used",
+                )
         if len(self._faults) > before or test is None:
             return None
         kind = RuleKind(type(rule).__name__.lower())
@@ -109,37 +132,8 @@ class _Compiler:
         """Yield the path from the root and the span of every module in an attribute."""
         for number, path in enumerate(written):
             span = place(item, attribute, number)
-            target = self._follow(path, parent, attribute, span)
-            if target is not None:
+            if (target := self._follow(path, parent, attribute, span)) is not None:
                 yield target, span
-
-    def _read(self, rule: Combination) -> tuple[Test | Cardinality | None, str]:
-        """Return the test of a rule from a `rules` element, and its description for messages."""
-        match rule:
-            case Require():
-                condition = self._condition(rule, "if", rule.condition)
-                consequence = self._condition(rule, "then", rule.consequence)
-                test = Or((Not(condition), consequence)) if condition and consequence else None
-                return test, f"if {_plain(rule.condition)} then {_plain(rule.consequence)}"
-            case Assert():
-                return self._condition(rule, "test", rule.test), f"{_plain(rule.test)} must hold"
-            case Exclude():
-                modules = self._counted(rule)
-                words = "'{}' and '{}' exclude each other".format(*modules) if len(modules) == 2 else ""
-                return Cardinality(modules, 0, 1), words or f"at most one of {listed(modules)} can be used"
-            case Choose():
-                modules = self._counted(rule)
-                self._check_bounds(rule, len(modules))
-                count = Cardinality(modules, rule.minimum or 0, rule.maximum)
-                return count, f"{_bounds(rule)} of {listed(modules)} must be used"
-
-    def _check_bounds(self, rule: Choose, size: int) -> None:
-        low, high = rule.minimum or 0, size if rule.maximum is None else rule.maximum
-        if low > high:
-            limit = f"there are {size} modules" if rule.maximum is None else f"max is {high}"
-            self._faults.add("PC309", f"min is {low}, but {limit}", place(rule, "min"), "lower min")
-        elif low > size:
-            self._faults.add("PC309", f"min is {low}, but there are {size} modules", place(rule, "min"), "lower min")
 
     def _condition(self, rule: Require | Assert, attribute: str, text: str) -> Test | None:
         def follow(path: str, token: int) -> str:
@@ -185,9 +179,8 @@ class _Compiler:
         if entry.path == other.path:
             reason = f"'{entry.path}' cannot come after itself"
         elif any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
-            reason = (
-                f"'{entry.path}' and '{other.path}' are in different members of a union, so they have the same start"
-            )
+            both = f"'{entry.path}' and '{other.path}'"
+            reason = f"{both} are in different members of a union, so they have the same start"
         elif other.stop <= entry.start:
             return True
         elif other.start <= entry.start:
@@ -209,6 +202,5 @@ def _plain(text: str) -> str:
 def _bounds(rule: Choose) -> str:
     if rule.minimum == rule.maximum:
         return f"exactly {rule.maximum}"
-    least = f"at least {rule.minimum}" if rule.minimum else ""
-    most = "" if rule.maximum is None else f"at most {rule.maximum}"
-    return " and ".join(filter(None, (least, most)))
+    least = [f"at least {rule.minimum}"] if rule.minimum else []
+    return " and ".join(least if rule.maximum is None else [*least, f"at most {rule.maximum}"])

@@ -64,10 +64,10 @@ def find_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()
         A conflict; if its parts exceed the limit of work, some may not be needed. None if all modules can be present
         together, or if that takes too much work to decide.
     """
-    cone = _cone(rules, (*wanted, *given))
-    with RuleSolver(cone.modules) as solver, suppress(TooHardError):
-        solver.add(cone.nesting)
-        found = solver.conflict((*cone.rules, *dict.fromkeys(wanted)), ("", *given))
+    modules, nesting, others = _cone(rules, (*wanted, *given))
+    with RuleSolver(modules) as solver, suppress(TooHardError):
+        solver.add(nesting)
+        found = solver.conflict((*others, *dict.fromkeys(wanted)), ("", *given))
         if found is not None:
             return Conflict(
                 tuple(thing for thing in found if isinstance(thing, str)),
@@ -83,23 +83,16 @@ def possible_with(rules: Rules, given: Sequence[str], options: Iterable[str]) ->
     An option is left out if that takes too much work to decide.
     """
     options = list(options)
-    cone = _cone(rules, (*given, *options))
+    modules, nesting, others = _cone(rules, (*given, *options))
     found: set[str] = set()
-    with RuleSolver(cone.modules) as solver, suppress(TooHardError):
-        solver.add((*cone.nesting, *cone.rules))
+    with RuleSolver(modules) as solver, suppress(TooHardError):
+        solver.add((*nesting, *others))
         found.update(option for option in options if solver.is_possible(("", *given, option)))
     return frozenset(found)
 
 
-class _Cone(NamedTuple):
-    """Modules ("" included) and rules that can matter for some modules, in document order."""
-
-    modules: list[str]
-    nesting: list[Rule]
-    rules: list[Rule]
-
-
-def _cone(rules: Rules, start: Iterable[str]) -> _Cone:
+def _cone(rules: Rules, start: Iterable[str]) -> tuple[list[str], list[Rule], list[Rule]]:
+    """Return the modules ("" included), nesting rules and other rules that can matter for some modules, in order."""
     reached: set[str] = set()
     numbers = {*rules.standing}
     waiting = ["", *start, *(module for number in numbers for module in rules.members[number])]
@@ -115,7 +108,7 @@ def _cone(rules: Rules, start: Iterable[str]) -> _Cone:
                 waiting += rules.members[number] if isinstance(rule, Check) and rule.kind is not RuleKind.UNION else ()
     nesting = [rule for rule in rules.rules if rule.kind is RuleKind.NESTING and rule.modules <= reached]
     bound = [rules.rules[number] for number in sorted(numbers)]
-    return _Cone(sorted(reached, key=rules.order.__getitem__), nesting, bound)
+    return sorted(reached, key=rules.order.__getitem__), nesting, bound
 
 
 def describe(rule: Rule) -> str:
@@ -185,17 +178,15 @@ def explain_open(modules: Sequence[str], rules: Rules, schema: SchemaDocument) -
     """Yield a warning if the guarantees of some modules ("" for every prompt) exceed the limit of work."""
     if modules:
         named = [module for module in modules if module]
-        what = " and ".join(
-            [*(["in every prompt"] if "" in modules else []), *([f"with {listed(named)}"] if named else [])]
-        )
-        yield _too_hard("PC318", f"which modules are always present {what}", rules, named, schema)
+        where = ["in every prompt"] if "" in modules else []
+        where += [f"with {listed(named)}"] if named else []
+        yield _too_hard("PC318", f"which modules are always present {' and '.join(where)}", rules, named, schema)
 
 
 def _too_hard(code: str, question: str, rules: Rules, modules: Iterable[str], schema: SchemaDocument) -> Diagnostic:
-    bound = _cone(rules, modules).rules
-    message = (
-        f"it takes more than {max_steps():,} steps to find out {question}: {len(bound)} rules depend on each other"
-    )
+    _, _, bound = _cone(rules, modules)
+    depend = f"{len(bound)} rules depend on each other"
+    message = f"it takes more than {max_steps():,} steps to find out {question}: {depend}"
     fix = "use fewer rules with alternatives, and shorter chains of requires and after"
     related = tuple((rule.span, describe(rule)) for rule in bound[:MAX_LISTED])
     return diagnostic(code, message, place(schema, "name"), fix, related)

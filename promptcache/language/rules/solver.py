@@ -149,7 +149,12 @@ class RuleSolver:
         Each of them is needed, unless the search exceeds the limit. The modules are assumed last: so propagation goes
         from them in all directions, and mostly meets the shortest conflict first.
         """
-        selectors = {self._selector(thing): thing for thing in things}
+        selectors: dict[int, Rule | str] = {}  # literals under whose assumption a rule holds, or a module is present
+        for thing in things:
+            selector = self._number[thing] if isinstance(thing, str) else self._fresh()
+            selectors[selector] = thing
+            if not isinstance(thing, str):
+                self._solver.append_formula([[*clause, -selector] for clause in self._clauses(thing)])
         always = self._literals(given, ())
         if self._solve([*selectors, *always]):
             return None
@@ -203,14 +208,6 @@ class RuleSolver:
         self._top += 1
         return self._top
 
-    def _selector(self, thing: Rule | str) -> int:
-        """Return a literal under whose assumption a rule holds, or a module is present."""
-        if isinstance(thing, str):
-            return self._number[thing]
-        selector = self._fresh()
-        self._solver.append_formula([[*clause, -selector] for clause in self._clauses(thing)])
-        return selector
-
     def _clauses(self, rule: Rule) -> list[list[int]]:
         """Return the clauses of a rule; modules that were not given to the solver count as absent."""
         number = self._number
@@ -255,17 +252,14 @@ class RuleSolver:
     def _count(self, literals: list[int], low: int, high: int | None) -> list[list[int]]:
         if low > len(literals):
             return [[]]
-        clauses = [] if high is None else self._at_most(literals, high)
+        clauses: list[list[int]] = []
+        if high == 1 and 1 < len(literals) <= _PAIRWISE:
+            clauses = [[-one, -other] for one, other in combinations(literals, 2)]
+        elif high is not None and high < len(literals):
+            clauses = self._bounded(CardEnc.atmost, literals, high)
         if low == 1:
             return [*clauses, literals]
         return [*clauses, *self._bounded(CardEnc.atleast, literals, low)] if low else clauses
-
-    def _at_most(self, literals: list[int], bound: int) -> list[list[int]]:
-        if len(literals) <= bound:
-            return []
-        if bound == 1 and len(literals) <= _PAIRWISE:
-            return [[-one, -other] for one, other in combinations(literals, 2)]
-        return self._bounded(CardEnc.atmost, literals, bound)
 
     def _bounded(self, encode: Callable[..., CNFPlus], literals: list[int], bound: int) -> list[list[int]]:
         size, width = len(literals), min(bound, len(literals) - bound)

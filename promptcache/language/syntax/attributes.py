@@ -59,7 +59,7 @@ class ValueKind:
 
 
 class AttributeType(NamedTuple):
-    """Attribute of an element, as it is declared in the annotation of a field; `attributes_of` adds what the field says.
+    """Attribute of an element, as the annotation of a field declares it; `attributes_of` adds what the field says.
 
     Attributes:
         words: Its meaning, in Markdown, for the reference, for editors and for the page.
@@ -161,9 +161,7 @@ ALTERNATIVES = ValueKind(
     example="one|two",
 )
 SEPARATOR = ValueKind(
-    in_python=Kind(
-        f"text of at most {MAX_NAME} characters", lambda value: is_text(value) and len(value) <= MAX_NAME
-    ),
+    in_python=Kind(f"text of at most {MAX_NAME} characters", lambda value: is_text(value) and len(value) <= MAX_NAME),
     expected=rf"text of at most {MAX_NAME} characters with no escapes but \n, \t and \\",
     read=_unescape,
     write=escape,

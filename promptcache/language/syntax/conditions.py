@@ -140,10 +140,9 @@ class _ConditionReader:
         return Present(self._follow(self._tokens[here], here))
 
     def _take(self, token: str) -> bool:
-        if self.position < len(self._tokens) and self._tokens[self.position] == token:
-            self.position += 1
-            return True
-        return False
+        found = self._tokens[self.position : self.position + 1] == [token]
+        self.position += found
+        return found
 
     def _descend(self, depth: int) -> None:
         if depth >= MAX_DEPTH:
@@ -175,26 +174,22 @@ def modules_of(test: Test) -> frozenset[str]:
             return frozenset().union(*map(modules_of, tests))
 
 
-def broken_clause(test: Test, present: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return two sets of modules that explain why a test fails.
+def broken_clause(test: Test, present: Set[str], *, expected: bool = True) -> tuple[frozenset[str], frozenset[str]]:
+    """Return two sets of modules that explain why a test is not as `expected`.
 
     All modules of the first set are present, and all modules of the second set are absent. The test requires that a
     module of the first set is absent, or that a module of the second set is present. If the test fails for several
     reasons, a reason with an empty second set is preferred, then the first reason in the text.
     """
-    return _reason(test, present, expected=True)
-
-
-def _reason(test: Test, present: Set[str], *, expected: bool) -> tuple[frozenset[str], frozenset[str]]:
     match test:
         case Present(module):
             one, none = frozenset({module}), frozenset[str]()
             return (none, one) if expected else (one, none)
         case Not(inner):
-            return _reason(inner, present, expected=not expected)
+            return broken_clause(inner, present, expected=not expected)
         case And(tests) | Or(tests):
             failing = [part for part in tests if holds(part, present) is not expected]
-            reasons = [_reason(part, present, expected=expected) for part in failing]
+            reasons = [broken_clause(part, present, expected=expected) for part in failing]
             if isinstance(test, And) is expected:
                 return min(reasons, key=lambda reason: bool(reason[1]))
             return frozenset().union(*(when for when, _ in reasons)), frozenset().union(*(then for _, then in reasons))

@@ -9,6 +9,7 @@ from promptcache.diagnostics import plain_text
 from promptcache.language.syntax.attributes import AttributeType, attributes_of
 from promptcache.language.syntax.nodes import (
     AnswerFormat,
+    Argument,
     Assert,
     Choose,
     Collection,
@@ -18,6 +19,8 @@ from promptcache.language.syntax.nodes import (
     Include,
     Module,
     Parameter,
+    PromptDocument,
+    Reference,
     Require,
     Role,
     RuleList,
@@ -27,7 +30,6 @@ from promptcache.language.syntax.nodes import (
     Turn,
     Union,
 )
-from promptcache.language.syntax.prompt_nodes import Argument, PromptDocument, Reference
 
 
 class ElementType(NamedTuple):

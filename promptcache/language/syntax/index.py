@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import FaultList, SchemaError, Span
-from promptcache.language.syntax.answers import answer_faults, second_answer
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
@@ -35,7 +34,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
-from promptcache.language.syntax.values import check_type
+from promptcache.language.syntax.values import answer_faults, check_type, second_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,7 @@ def index_schema(schema: SchemaDocument) -> Index:
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
         message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or contains whitespace"
         near = "-".join(schema.name.split()) or "…"
-        walker.fault("PC201", message, place(schema, "name"), f'write name="{near}"')
+        walker.index.faults.add("PC201", message, place(schema, "name"), f'write name="{near}"')
     walker.items(schema.children, "", None, ())
     return walker.index
 
@@ -97,13 +96,10 @@ class _Walker:
 
     def __init__(self, source: str) -> None:
         self.index = Index()
+        self._faults = self.index.faults
         self._source = source
         self._entered = 0
         self._first: dict[tuple[str, str, str], Span] = {}
-
-    def fault(self, code: str, message: str, span: Span, fix: str | None = None, first: Span | None = None) -> None:
-        related = ((first, "first defined here"),) if first else ()
-        self.index.faults.add(code, message, span, fix, related)
 
     def items(
         self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
@@ -122,21 +118,29 @@ class _Walker:
                     self._scaffold(item, parent)
                 case RuleList():
                     self.index.rules.append(item)
+                case AnswerFormat() if self.index.answers:
+                    self._faults.append(second_answer(item.span, self.index.answers[0].span, "schema"))
                 case AnswerFormat():
-                    self._answer(item)
+                    self._faults += answer_faults(item)
+                    self.index.answers.append(item)
                 case Turn():
-                    self._turn(item, parent, turn, choices)
+                    if turn is not None:
+                        message = f"<{item.role}> is inside a turn of <{turn}>, and turns cannot be nested"
+                        self._faults.add("PC110", message, item.span, f"close <{turn}> first")
+                    self.index.turns.append(item)
+                    self.items(item.children, parent, item.role, choices)
 
     def _module(self, module: Module, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
-        path = join_path(parent, module.name)
+        path, is_named = join_path(parent, module.name), True
         if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
             message = f"a module cannot be named '{module.name}': <{module.name}> has another meaning in a prompt"
-            self.fault("PC202", message, place(module, "name"), "choose another name")
-        elif not self._named(module.name, module, "module"):
-            self._only_faults(module, path, turn)
-            return
-        if not self._first_of("PC203", "module", module.name, parent, place(module, "name")):
-            self._only_faults(module, path, turn)
+            self._faults.add("PC202", message, place(module, "name"), "choose another name")
+        else:
+            is_named = self._named(module.name, module, "module")
+        if not is_named or not self._first_of("PC203", "module", module.name, parent, place(module, "name")):
+            inside = _Walker(self._source)  # for the faults inside a module that is not declared because of its name
+            inside.items(module.children, path, turn, ())
+            self._faults += inside.index.faults
             return
         start = self._entered
         self._entered += 1
@@ -145,15 +149,9 @@ class _Walker:
         self.items(module.children, path, turn, choices)
         self.index.modules[path] = replace(entry, stop=self._entered)
 
-    def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
-        """Collect the faults inside a module that is not declared because of its name."""
-        inside = _Walker(self._source)
-        inside.items(module.children, path, turn, ())
-        self.index.faults.extend(inside.index.faults)
-
     def _union(self, union: Union, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if not union.members:
-            self.fault("PC108", "a union needs members", union.span, "add modules to the union, or remove it")
+            self._faults.add("PC108", "a union needs members", union.span, "add modules to the union, or remove it")
         if union.name is not None and self._named(union.name, union, "union"):
             self._first_of("PC205", "union", union.name, parent, place(union, "name"))
         number = len(self.index.unions)
@@ -174,30 +172,31 @@ class _Walker:
             self.index.collections[path] = collection
         if collection.maximum is not None and collection.minimum > collection.maximum:
             message = f"min is {collection.minimum}, but max is {collection.maximum}"
-            self.fault("PC309", message, place(collection, "min"), "lower min")
+            self._faults.add("PC309", message, place(collection, "min"), "lower min")
         for member in collection.members:
             if member.name in collection.listed:
                 span = collection.listed[member.name].span
                 message = f"member '{member.name}' is defined twice (also in line {span.line} of {span.source})"
-                self.fault("PC203", message, place(member, "name"), "give one of them another name", span)
+                related = ((span, "first defined here"),)
+                self._faults.add("PC203", message, place(member, "name"), "give one of them another name", related)
             if self._named(member.name, member, "module"):
                 self._first_of("PC203", "module", member.name, path, place(member, "name"))
             extra = next((item for item in member.children if not isinstance(item, Text | Doc)), None)
             if extra is not None:
                 message = f"'{member.name}' is a member of a collection, which holds only text"
                 fix = "write this outside of the collection, or make the member a module"
-                self.fault("PC111", message, extra.span, fix)
+                self._faults.add("PC111", message, extra.span, fix)
             for option in attributes_of(Module):
                 if not option.of_members and getattr(member, option.field) != option.default:
                     message, fix = f"a member of a collection has no option '{option.name}'", "set it on the collection"
-                    self.fault("PC111", message, place(member, option.name), f"{fix}, or remove {option.name}")
+                    self._faults.add("PC111", message, place(member, option.name), f"{fix}, or remove {option.name}")
 
     def _parameter(self, parameter: Parameter, parent: str) -> None:
-        self.index.faults.extend(check_type(parameter))
+        self._faults += check_type(parameter)
         reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
         if parameter.name in reserved or parameter.name.lower().startswith("xml"):
             message = f"a parameter cannot be named '{parameter.name}': this attribute has another meaning in a prompt"
-            self.fault("PC202", message, place(parameter, "name"), "choose another name")
+            self._faults.add("PC202", message, place(parameter, "name"), "choose another name")
         elif not self._named(parameter.name, parameter, "parameter"):
             return
         self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name"))
@@ -208,24 +207,12 @@ class _Walker:
         if self._first_of("PC206", "scaffold", scaffold_name(scaffold), "", place(scaffold, "name")):
             self.index.scaffolds.append((parent, scaffold))
 
-    def _answer(self, answer: AnswerFormat) -> None:
-        if self.index.answers:
-            self.index.faults.append(second_answer(answer.span, self.index.answers[0].span, "schema"))
-        else:
-            self.index.faults.extend(answer_faults(answer))
-            self.index.answers.append(answer)
-
-    def _turn(self, turn: Turn, parent: str, outer: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
-        if outer is not None:
-            message = f"<{turn.role}> is inside a turn of <{outer}>, and turns cannot be nested"
-            self.fault("PC110", message, turn.span, f"close <{outer}> first")
-        self.index.turns.append(turn)
-        self.items(turn.children, parent, turn.role, choices)
-
     def _named(self, name: str, item: Module | Union | Parameter | Scaffold, kind: str) -> bool:
         if is_name(name):
             return True
-        self.fault("PC201", f"{quoted(name)} cannot be the name of a {kind}", place(item, "name"), name_help(name))
+        self._faults.add(
+            "PC201", f"{quoted(name)} cannot be the name of a {kind}", place(item, "name"), name_help(name)
+        )
         return False
 
     def _first_of(self, code: str, kind: str, name: str, parent: str, span: Span) -> bool:
@@ -240,7 +227,7 @@ class _Walker:
         fix = "give one of them another name"
         if kind != "scaffold" and {first.source, span.source} != {self._source}:
             fix += ", or put the include into a module of its own"
-        self.fault(code, message, span, fix, first)
+        self._faults.add(code, message, span, fix, ((first, "first defined here"),))
         return False
 
 

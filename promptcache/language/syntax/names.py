@@ -1,4 +1,4 @@
-"""Check and resolve names and paths."""
+"""Check and resolve names and paths, and suggest the words and modules that authors mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from promptcache.diagnostics import Span, did_you_mean
 from promptcache.language.limits import MAX_DEPTH, MAX_NAME
 from promptcache.language.syntax.elements import PROMPT_ELEMENTS
 from promptcache.language.syntax.nodes import join_path
-from promptcache.language.syntax.synonyms import AS_TEXT, HTML
 
 RESERVED_MODULES = frozenset({*PROMPT_ELEMENTS, "doc", "tool"})
 """Names that a module cannot have: the elements of a prompt document, `doc`, and `tool`, one more kind of turn."""
@@ -46,6 +45,55 @@ _MAX_FEW = 12
 
 MAX_SUGGESTIONS = 20
 """Number of faults after which a document gets no more suggestions, because suggestions take time to find."""
+
+_GROUPS = {
+    "parameter": "param arg argument slot variable var input field placeholder",
+    "module": "section block part fragment component",
+    "union": "choice oneof one-of alternatives switch select either",
+    "include": "import use",
+    "user": "human question query",
+    "assistant": "ai bot model response",
+    "system": "developer instruction instructions",
+    "answer": "output result reply response-format response_format",
+    "doc": "description comment note documentation",
+    "text": "string str raw pre verbatim cdata",
+    "rules": "rule constraint constraints",
+    "exclude": "forbid conflict conflicts mutex",
+    "excludes": "forbids conflicts",
+    "require": "implies depends",
+    "requires": "depends needs dependencies depends-on require",
+    "name": "id key title label",
+    "href": "src file path source uri url",
+    "src": "href file path source uri url",
+    "length": "size tokens max_length maxlength max-length max_tokens maxlen len width",
+    "choices": "values options enum items",
+    "pattern": "regex regexp format match",
+    "default": "value",
+    "required": "mandatory optional",
+    "message": "error hint",
+    "if": "when condition cond",
+    "then": "implies must",
+    "choice": "bool boolean flag enum",
+    "int": "integer whole long",
+    "number": "float double decimal numeric",
+    "min": "minimum least required",
+    "max": "maximum most",
+}
+"""Words of this language, with the words of other formats that authors write for them."""
+
+ROLES = {word: role for role in ("user", "assistant", "system") for word in _GROUPS[role].split()}
+"""Names of turns in other formats."""
+
+_TAGS = (
+    "a b br code div em h1 h2 h3 h4 head html i img li ol p pre script span strong style sub sup table td th tr u ul"
+)
+HTML = frozenset(_TAGS.split())
+"""Tags of HTML that authors most likely mean as text."""
+
+CONTENT = frozenset({"text", "content", "body", "value"})
+"""Attributes that authors write for the content of an element."""
+
+AS_TEXT = "to write a tag as text, use &lt; for <, or <![CDATA[…]]>"
 
 
 @lru_cache(maxsize=4096)
@@ -195,7 +243,8 @@ def nowhere(
     parent, step = "/".join(steps[:depth]), steps[depth]
     prefix = f"{parent}/" if parent else ""
     here = [known[len(prefix) :] for known in modules if known.startswith(prefix) and "/" not in known[len(prefix) :]]
-    message = f"there is no module '{step}' {_place(parent)}"
+    where = f"in '{parent}'" if parent else "at the top level"
+    message = f"there is no module '{step}' {where}"
     if members := unions.get(prefix + step):
         names = [member[len(prefix) :] for member in members]
         fix = f"name one of its members, such as {_form(names, as_element).format(names[0])}"
@@ -208,8 +257,14 @@ def nowhere(
         return message, "a path leads to a module, and not to a parameter of it"
     elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
     if step not in here and elsewhere:
-        return message, _elsewhere(elsewhere[:3], prefix) if as_element else f"there is one at {_paths(elsewhere[:3])}"
-    found = did_you_mean(step, here, _form(here, as_element)) or _listed(here, parent)
+        fix = f"there is one at {' and at '.join(f'/{module}' for module in elsewhere[:3])}"
+        if as_element:
+            inner = [module.removeprefix(prefix) for module in elsewhere[:3]]
+            at_top = " at the top level" if prefix and inner == elsewhere[:3] else ""
+            fix += f": write {' or '.join(map(_nested, inner))}{at_top}"
+        return message, fix
+    found = did_you_mean(step, here, _form(here, as_element))
+    found = found or (f"modules {where}: {few(here)}" if here else f"there are no modules {where}")
     return message, f"{found}; {AS_TEXT}" if as_element and step in HTML else found
 
 
@@ -217,22 +272,8 @@ def _form(names: Iterable[str], as_element: bool) -> str:
     return "<{}>" if as_element and all(map(is_tag, names)) else "'{}'"
 
 
-def _paths(modules: Iterable[str]) -> str:
-    return " and at ".join(f"/{module}" for module in modules)
-
-
-def _elsewhere(modules: Sequence[str], prefix: str) -> str:
-    """Suggest elements for modules that are elsewhere; `prefix` is the path at which the prompt names them."""
-    inner = [module.removeprefix(prefix) for module in modules]
-    at_top = " at the top level" if prefix and inner == [*modules] else ""
-    return f"there is one at {_paths(modules)}: write {' or '.join(map(_nested, inner))}{at_top}"
-
-
-def _place(parent: str) -> str:
-    return f"in '{parent}'" if parent else "at the top level"
-
-
-def _listed(here: list[str], parent: str) -> str:
-    if not here:
-        return f"there are no modules {_place(parent)}"
-    return f"modules {_place(parent)}: {few(here)}"
+def meant(word: str, known: Iterable[str], form: str = "'{}'") -> str | None:
+    """Return "did you mean 'x'?" for a known word with the meaning or nearly the letters of `word`, or None."""
+    known = [*known]
+    same = next((each for each, words in _GROUPS.items() if word.lower() in words.split() and each in known), None)
+    return did_you_mean(word, known, form) if same is None else f"did you mean {form.format(same)}?"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from promptcache.diagnostics import Diagnostic, FaultList, Span, diagnostic, did_you_mean
@@ -18,8 +18,7 @@ from promptcache.language.syntax.attributes import (
     ValueKind,
     attributes_of,
 )
-from promptcache.language.syntax.names import quoted
-from promptcache.language.syntax.synonyms import CONTENT, meant
+from promptcache.language.syntax.names import CONTENT, meant, quoted
 from promptcache.language.syntax.xml import Attribute, Element
 
 _WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
@@ -39,7 +38,7 @@ def read_attributes(element: Element, node: type[Any], faults: FaultList) -> dic
     """
     declared = {each.name: each for each in attributes_of(node)}
     written = {attribute.name: attribute for attribute in element.attributes}
-    places = tuple((name, tuple(_words(each, declared.get(name)))) for name, each in written.items())
+    places = tuple((name, _words(each, declared.get(name))) for name, each in written.items())
     fields: dict[str, Any] = {"span": element.span, "places": places}
     fixes = {name: _instead(element, each, [*declared]) for name, each in written.items() if name not in declared}
     for name, fix in fixes.items():
@@ -64,10 +63,8 @@ def read_attributes(element: Element, node: type[Any], faults: FaultList) -> dic
     return fields
 
 
-def wrong_root(root: Element, expected: str) -> Diagnostic | None:
-    """Return the diagnostic for a document that does not begin as a schema or prompt is expected to; else None."""
-    if root.name == expected:
-        return None
+def wrong_root(root: Element, expected: str) -> Diagnostic:
+    """Return the diagnostic for a document that does not begin as a schema or prompt is expected to."""
     message = f"a {expected} document begins with <{expected}>, not <{root.name}>"
     fix = did_you_mean(root.name, [expected])
     name = next((each.value for each in root.attributes if each.name in ("name", "schema")), "…")
@@ -106,23 +103,14 @@ def _advice(attribute: Attribute, kind: ValueKind) -> str:
     return meant(attribute.value, kind.values) or f'as in {attribute.name}="{kind.example or kind.values[0]}"'
 
 
-def _words(attribute: Attribute, declared: AttributeType | None) -> Iterator[Span]:
-    """Yield the span of each word of a value, or that of the value."""
+def _words(attribute: Attribute, declared: AttributeType | None) -> tuple[Span, ...]:
+    """Return the span of each word of a value, or that of the value."""
     kind = STRING if declared is None else declared.kind
-    word = kind.word
-    if word is None or attribute.value.isspace() or (kind is PATTERN and len(attribute.value) > MAX_PATTERN):
-        yield attribute.value_span
-        return
-    places = _places(attribute)
-    found = [
-        attribute.source.span(places[match.start()], places[match.end()]) for match in word.finditer(attribute.value)
-    ]
-    yield from found or [attribute.value_span]
-
-
-def _places(attribute: Attribute) -> Sequence[int]:
-    """Return the document offset of each character of the value, and of its end. A reference is one character."""
-    start, stop = attribute.value_start, attribute.value_stop
-    if len(attribute.value) == stop - start:
-        return range(start, stop + 1)
-    return [*(match.start() for match in _WRITTEN.finditer(attribute.source.text, start, stop)), stop]
+    if kind.word is None or (kind is PATTERN and len(attribute.value) > MAX_PATTERN):
+        return (attribute.value_span,)
+    source, start, stop = attribute.source, attribute.value_start, attribute.value_stop
+    offsets: Sequence[int] = range(start, stop + 1)  # of each character of the value, and of its end
+    if len(attribute.value) != stop - start:  # a reference is one character
+        offsets = [*(match.start() for match in _WRITTEN.finditer(source.text, start, stop)), stop]
+    found = (source.span(offsets[each.start()], offsets[each.end()]) for each in kind.word.finditer(attribute.value))
+    return tuple(found) or (attribute.value_span,)

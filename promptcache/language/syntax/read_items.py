@@ -1,22 +1,22 @@
-"""Read the elements of a schema document into items, with a diagnostic for every fault of structure.
+"""Read a schema document and the files that it includes into items, with a diagnostic for every fault of structure.
 
 The elements of an included file take the place of the `include`. `check_schema` checks names, paths and rules later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, in_order
-from promptcache.language.limits import MAX_DEPTH, MAX_ELEMENTS
-from promptcache.language.syntax.answers import read_answer
+from promptcache.language.limits import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, RULES, instead
-from promptcache.language.syntax.files import Folder, read_src
-from promptcache.language.syntax.include import IncludedFile, Includes, included_at, too_much
+from promptcache.language.syntax.files import Folder, find_file, is_template, open_document, read_src
 from promptcache.language.syntax.member_files import read_members
+from promptcache.language.syntax.names import AS_TEXT, HTML, meant
 from promptcache.language.syntax.nodes import (
     Choose,
     Collection,
@@ -25,7 +25,6 @@ from promptcache.language.syntax.nodes import (
     Example,
     Include,
     Item,
-    Member,
     Module,
     Role,
     RuleList,
@@ -37,9 +36,10 @@ from promptcache.language.syntax.nodes import (
     place,
 )
 from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes, wrong_root
-from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
+from promptcache.language.syntax.source import Source
+from promptcache.language.syntax.values import read_answer
 from promptcache.language.syntax.whitespace import is_blank
-from promptcache.language.syntax.xml import Attribute, Characters, Element
+from promptcache.language.syntax.xml import Attribute, Characters, Element, parse_xml
 
 _Schema = TypeVar("_Schema", bound=SchemaDocument)
 
@@ -49,61 +49,65 @@ _OF_THE_FILE = frozenset({"doc", "example", "answer"})
 
 
 class SchemaReader:
-    """Reader that converts elements into items and collects diagnostics in `faults`."""
+    """Reader of one schema document and of all files that it includes; each file is read once.
 
-    def __init__(self, folder: Folder | None, includes: Includes) -> None:
+    Attributes:
+        faults: Diagnostics of all files.
+        chain: Files that are being read, outermost first. A file cannot include itself.
+        rendered: Whether any of the files is a template.
+    """
+
+    def __init__(self, folder: Folder | None, context: Mapping[str, object] | None) -> None:
         self.faults = FaultList(SchemaError)
-        self._folder = folder
-        self._includes = includes
+        self.chain: list[Path] = []
+        self.rendered = False
+        self._folder, self._context = folder, context
+        self._roots: dict[Path, Element | None] = {}
         self._included_at: dict[tuple[object, ...], Span] = {}
         self._path: list[str] = []
         self._include: Span | None = None
-        self._depth = self._num_paths = 0
+        self._depth = self._num_paths = self._num_items = self._num_characters = 0
         self._top: list[Item] = []
 
-    def schema(self, root: Element, make: Callable[..., _Schema]) -> _Schema:
+    def source(self, data: bytes, name: str) -> Source:
+        """Return the text of a file; templates are rendered."""
+        self.rendered |= is_template(name)
+        return open_document(data, name, self._context, SchemaError)
+
+    def schema(self, source: Source, make: Callable[..., _Schema]) -> _Schema:
         """Read a schema document; `make` is the class of the result.
 
         Raises:
             SchemaError: All faults of the document and of the files that it includes, or a limit that is exceeded.
         """
-        if not self._is_schema(root):
-            raise SchemaError(self.faults)
+        root = parse_xml(source, source.name, SchemaError)
+        if root.name != "schema":
+            raise SchemaError([wrong_root(root, "schema")])
         fields = self._fields(root)
         document = make(fields.pop("name"), children=(*self._items(root), *self._top), **fields)
         if self.faults:  # a file that is included twice has its faults once
             raise SchemaError(in_order({(each.code, each.span, each.message): each for each in self.faults}.values()))
         return document
 
-    def _is_schema(self, root: Element) -> bool:
-        if found := wrong_root(root, "schema"):
-            self.faults.append(found)
-        return found is None
-
     def _fields(self, element: Element) -> dict[str, Any]:
         return read_attributes(element, ELEMENTS[element.name].node, self.faults)
 
     def _items(self, parent: Element) -> tuple[Item, ...]:
         items: list[Item] = []
-        with self._deeper():
-            for node in parent.children:
-                if isinstance(node, Characters):
-                    items.append(Text(text=node.text, span=node.span))
-                elif not self._allowed(node, parent):
-                    continue
-                elif node.name == "include":
-                    items += self._included(node, parent, {})
-                else:
-                    items.append(self._item(node))
-        return tuple(items)
-
-    @contextmanager
-    def _deeper(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > MAX_DEPTH and self._include is not None:
-            raise too_much(f"with this include, elements are nested more than {MAX_DEPTH} deep", self._include)
-        yield
+            raise _too_much(f"with this include, elements are nested more than {MAX_DEPTH} deep", self._include)
+        for node in parent.children:
+            if isinstance(node, Characters):
+                items.append(Text(text=node.text, span=node.span))
+            elif not self._allowed(node, parent):
+                continue
+            elif node.name == "include":
+                items += self._included(node, parent, {})
+            else:
+                items.append(self._item(node))
         self._depth -= 1
+        return tuple(items)
 
     def _allowed(self, element: Element, parent: Element) -> bool:
         known, here = ELEMENTS.get(element.name), ELEMENTS[parent.name].children
@@ -121,7 +125,7 @@ class SchemaReader:
             advice = meant(element.name, sorted(here), "<{}>") or meant(element.name, ELEMENTS, "<{}>")
             advice = AS_TEXT if element.name in HTML else advice
             role = next((each.value for each in element.attributes if each.name == "role"), "")
-            if role in set(Role):
+            if role in _TURNS:
                 advice = f"a turn is written as <{role}>"
             elif element.name in {each.name for each in attributes_of(ELEMENTS[parent.name].node)}:
                 advice = f'write it as an attribute of <{parent.name}>, {element.name}="…"'
@@ -163,86 +167,18 @@ class SchemaReader:
         children = self._items(element)
         self._path.pop()
         if (src := fields.get("src")) is not None:
-            children += self._source(src, dict(fields["places"])["src"][0], children)
-            fields["src"] = self._from_home(src)
-        return Module(**fields, children=children)
-
-    def _from_home(self, src: str) -> str:
-        """Return a path of this document, relative to the folder of the schema."""
-        return src if self._folder is None else self._folder.from_home(src)
-
-    def _source(self, src: str, span: Span, children: tuple[Item, ...]) -> tuple[Text, ...]:
-        content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
-        if extra := next(content, None):
-            message = "a module with src cannot have other content"
-            self.faults.add("PC109", message, extra.span, "move this content to a separate module")
-        found = read_src(src, self._folder, span)
-        if isinstance(found, Diagnostic):
-            self.faults.append(found)
-            return ()
-        return (Text(text=found, span=span, exact=True),)
-
-    def _included(self, element: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
-        """Return the items of an included file. `given` are the attributes of the files around it."""
-        self._hollow(element)
-        before = len(self.faults)
-        include = Include(**self._fields(element))
-        if len(self.faults) > before:
-            return []
-        found = self._includes.open(include.href, place(include, "href"), self._folder, element.span)
-        items: list[Item] = []
-        if isinstance(found, list):
-            self.faults += found
-        elif not self._is_repeated(found, include.href, element.span) and self._is_schema(found.root):
-            around = self._folder, self._include
-            self._folder, self._include = found.folder, element.span
-            with self._includes.inside(found.path):
-                items = self._content_of(found.root, parent, given)
-            self._folder, self._include = around
-        self.faults[before:] = [included_at(fault, element.span) for fault in self.faults[before:]]
-        return items
-
-    def _is_repeated(self, file: IncludedFile, href: str, span: Span) -> bool:
-        """Report a file that is included twice in one module, so that all its names would be defined twice."""
-        first = self._included_at.setdefault((file.path, *self._path), span)
-        if first is span:
-            return False
-        message = f"{href} is included twice in the same place, which defines its names twice"
-        fix = "remove one of the includes, or put each of them into a module of its own"
-        self.faults.add("PC203", message, span, fix, ((first, "first included here"),))
-        return True
-
-    def _content_of(self, root: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
-        """Return the modules, unions, collections, scaffolds and rules of an included file.
-
-        Rules and scaffolds of a file that is included in a turn move to the top level of the schema.
-        """
-        self._fields(root)  # for its faults
-        given = {**given, "whitespace": _dedent(root), **{each.name: each for each in root.attributes}}
-        in_top_turn = parent.name in _TURNS and not self._path
-        items: list[Item] = []
-        for node in root.children:
-            if isinstance(node, Characters):
-                if not node.blank:
-                    self._outside_modules("text", node.span)
-            elif node.name in _OF_THE_FILE:
-                self._item(node)  # for its faults
-            elif node.name in {"text", "parameter"} or node.name in _TURNS:
-                what = {"text": "text", "parameter": "a parameter"}.get(node.name, f"a turn of <{node.name}>")
-                self._outside_modules(what, node.span)
-            elif not self._allowed(node, root if in_top_turn and node.name in {"rules", "scaffold"} else parent):
-                continue
-            elif node.name == "include":
-                items += self._included(node, parent, given)
-            elif in_top_turn and node.name in {"rules", "scaffold"}:
-                self._top.append(self._item(node))
+            content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
+            if extra := next(content, None):
+                message = "a module with src cannot have other content"
+                self.faults.add("PC109", message, extra.span, "move this content to a separate module")
+            span = dict(fields["places"])["src"][0]
+            text = read_src(src, self._folder, span)
+            if isinstance(text, Diagnostic):
+                self.faults.append(text)
             else:
-                items.append(self._item(_heir(node, parent, given)))
-        return items
-
-    def _outside_modules(self, what: str, span: Span) -> None:
-        message = f"the included file has {what} outside of its modules"
-        self.faults.add("PC219", message, span, "put it into a module, or write it in the file with the include")
+                children += (Text(text=text, span=span, exact=True),)
+            fields["src"] = src if self._folder is None else self._folder.from_home(src)
+        return Module(**fields, children=children)
 
     def _collection(self, element: Element) -> Collection:
         fields = self._fields(element)
@@ -250,16 +186,13 @@ class SchemaReader:
         children = self._members(element)
         self._path.pop()
         if (src := fields.get("src")) is not None:
-            listed = self._listed(src, dict(fields["places"])["src"][0])
-            fields |= {"listed": listed, "src": self._from_home(src)}
+            listed = read_members(src, self._folder, dict(fields["places"])["src"][0])
+            if isinstance(listed, list):
+                self.faults += listed
+            else:
+                fields["listed"] = listed
+            fields["src"] = src if self._folder is None else self._folder.from_home(src)
         return Collection(**fields, children=children)
-
-    def _listed(self, src: str, span: Span) -> Mapping[str, Member]:
-        found = read_members(src, self._folder, span)
-        if isinstance(found, list):
-            self.faults += found
-            return {}
-        return found
 
     def _members(self, element: Element) -> tuple[Module | Doc, ...]:
         """Return the modules of a union or collection; text beside them is a fault."""
@@ -314,14 +247,115 @@ class SchemaReader:
     def _content(self, element: Element) -> str:
         return "".join(item.text for item in self._items(element) if isinstance(item, Text))
 
+    def _included(self, element: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
+        """Return the items of an included file. `given` are the attributes of the files around it."""
+        self._hollow(element)
+        before = len(self.faults)
+        include = Include(**self._fields(element))
+        if len(self.faults) > before:
+            return []
+        path = find_file("href", include.href, self._folder, place(include, "href"))
+        items: list[Item] = []
+        if isinstance(path, Diagnostic):
+            self.faults.append(path)
+        elif (root := self._root(path, include)) and not self._is_repeated(path, include):
+            if root.name != "schema":
+                self.faults.append(wrong_root(root, "schema"))
+            else:
+                assert self._folder is not None, "a file was found in it"
+                around = self._folder, self._include
+                self._folder, self._include = self._folder.beside(path), include.span
+                self.chain.append(path)
+                items = self._content_of(root, parent, given)
+                self.chain.pop()
+                self._folder, self._include = around
+        self.faults[before:] = [
+            fault
+            if fault.span.source == include.span.source
+            else replace(fault, related=(*fault.related, (include.span, "included here")))
+            for fault in self.faults[before:]
+        ]
+        return items
+
+    def _root(self, path: Path, include: Include) -> Element | None:
+        """Return the root of an included file within the limits of all of them, or None if it has faults.
+
+        Raises:
+            SchemaError: The includes exceed a limit.
+        """
+        folder = self._folder
+        assert folder is not None, "a file was found in it"
+        if path in self.chain:
+            circle = [*self.chain[self.chain.index(path) :], path]
+            names = " includes ".join(each.relative_to(folder.home).as_posix() for each in circle)
+            message, fix = f"files include each other in a cycle: {names}", "move the shared modules into a third file"
+            self.faults.add("PC217", message, place(include, "href"), fix)
+            return None
+        if len(self.chain) >= MAX_DEPTH:
+            raise _too_much(f"includes are nested more than {MAX_DEPTH} deep", include.span)
+        if path not in self._roots:
+            self._roots[path] = None
+            try:
+                source = self.source(folder.document(path), folder.name(path))
+                self._roots[path] = parse_xml(source, source.name, SchemaError)
+            except SchemaError as error:
+                self.faults += error.diagnostics
+        if (root := self._roots[path]) is not None:
+            self._num_items += _num_items(root)
+            self._num_characters += len(root.source.text)
+            if self._num_items > MAX_ELEMENTS:
+                raise _too_much(f"includes add more than {MAX_ELEMENTS} items to this schema", include.span)
+            if self._num_characters > MAX_BYTES:
+                raise _too_much(f"includes add more than {MAX_BYTES} characters to this schema", include.span)
+        return root
+
+    def _is_repeated(self, path: Path, include: Include) -> bool:
+        """Report a file that is included twice in one module, so that all its names would be defined twice."""
+        first = self._included_at.setdefault((path, *self._path), include.span)
+        if first is include.span:
+            return False
+        message = f"{include.href} is included twice in the same place, which defines its names twice"
+        fix = "remove one of the includes, or put each of them into a module of its own"
+        self.faults.add("PC203", message, include.span, fix, ((first, "first included here"),))
+        return True
+
+    def _content_of(self, root: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
+        """Return the modules, unions, collections, scaffolds and rules of an included file.
+
+        Rules and scaffolds of a file that is included in a turn move to the top level of the schema. `whitespace` says
+        how a file is written, so each file has its own default.
+        """
+        self._fields(root)  # for its faults
+        dedent = Attribute("whitespace", Whitespace.DEDENT, root.source, root.start, root.start, root.start)
+        given = {**given, "whitespace": dedent, **{each.name: each for each in root.attributes}}
+        in_top_turn = parent.name in _TURNS and not self._path
+        items: list[Item] = []
+        for node in root.children:
+            if isinstance(node, Characters):
+                if not node.blank:
+                    self._outside_modules("text", node.span)
+            elif node.name in _OF_THE_FILE:
+                self._item(node)  # for its faults
+            elif node.name in {"text", "parameter"} or node.name in _TURNS:
+                what = {"text": "text", "parameter": "a parameter"}.get(node.name, f"a turn of <{node.name}>")
+                self._outside_modules(what, node.span)
+            elif not self._allowed(node, root if in_top_turn and node.name in {"rules", "scaffold"} else parent):
+                continue
+            elif node.name == "include":
+                items += self._included(node, parent, given)
+            elif in_top_turn and node.name in {"rules", "scaffold"}:
+                self._top.append(self._item(node))
+            else:
+                items.append(self._item(_heir(node, parent, given)))
+        return items
+
+    def _outside_modules(self, what: str, span: Span) -> None:
+        message = f"the included file has {what} outside of its modules"
+        self.faults.add("PC219", message, span, "put it into a module, or write it in the file with the include")
+
 
 def _blank(item: Item) -> bool:
     return isinstance(item, Text) and not item.exact and is_blank(item.text)
-
-
-def _dedent(root: Element) -> Attribute:
-    """Return the default of `whitespace`: it says how a file is written, so a file has its own."""
-    return Attribute("whitespace", Whitespace.DEDENT, root.source, root.start, root.start, root.start)
 
 
 def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> Element:
@@ -339,3 +373,12 @@ def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> 
     own = {each.name for each in element.attributes}
     more = (given[name] for name in names if name in given and name not in own)
     return element._replace(attributes=(*element.attributes, *more))
+
+
+def _num_items(element: Element) -> int:
+    return 1 + sum(_num_items(child) if isinstance(child, Element) else 1 for child in element.children)
+
+
+def _too_much(message: str, span: Span) -> SchemaError:
+    """Return the error for includes that exceed a limit."""
+    return SchemaError([diagnostic("PC221", message, span, "include fewer or smaller files")])

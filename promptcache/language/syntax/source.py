@@ -118,16 +118,16 @@ class TemplateOrigin:
 
     def span(self, start: int, stop: int) -> Span:
         """Return the span of the template that produced the characters `[start, stop)` of the document."""
-        first, last = self._piece(start), self._piece(max(start, stop - 1))
+        first, last = (
+            self.pieces[max(0, bisect_right(self.pieces, offset, key=_start) - 1)]
+            for offset in (start, max(start, stop - 1))
+        )
         if start == stop:  # a value that wrote nothing is the first of the pieces that begin here
             index = bisect_left(self.pieces, start, key=_start)
             first = last = next((piece for piece in self.pieces[index : index + 1] if piece.start == start), first)
         begin = first.written + (start - first.start if first.verbatim else 0)
         end = last.written + stop - last.start if last.verbatim else last.written_stop
         return self.template.span(begin, max(begin, end))
-
-    def _piece(self, offset: int) -> RenderedPiece:
-        return self.pieces[max(0, bisect_right(self.pieces, offset, key=_start) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,13 @@ class Source:
         """Return the span of the characters `[start, stop)`. A rendered document has its spans in the template."""
         if self.origin is not None:
             return self.origin.span(start, stop)
-        return Span(self.name, *self._place(start), *self._place(stop), self)
+        first_line, first_column = self.first
+        numbers: list[int] = []
+        for offset in (start, stop):
+            line = bisect_right(self.line_starts, offset)
+            column = offset - self.line_starts[line - 1] + (first_column if line == 1 else 1)
+            numbers += (line + first_line - 1, column)
+        return Span(self.name, *numbers, self)
 
     def line(self, number: int) -> str | None:
         """Return line `number`, counted from 1, or None if there is no such line."""
@@ -157,11 +163,6 @@ class Source:
         stop = self.line_starts[number] - 1 if number < len(self.line_starts) else len(self.text)
         return self.text[start:stop]
 
-    def _place(self, offset: int) -> tuple[int, int]:
-        line = bisect_right(self.line_starts, offset)
-        column = offset - self.line_starts[line - 1] + (self.first[1] if line == 1 else 1)
-        return line + self.first[0] - 1, column
-
 
 def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
     """Decode a document into a `Source`.
@@ -170,9 +171,9 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
         LanguageError: Of the class `error`. The document is too large or not UTF-8.
     """
     _DOCUMENT.check("text", text, InvalidValue)
-    limit = f"more than {MAX_BYTES} bytes"
+    too_long = f"the document has more than {MAX_BYTES} bytes"
     if len(text) > MAX_BYTES:
-        raise error([_at_start(name, "PC004", f"the document has {limit}")])
+        raise error([_at_start(name, "PC004", too_long)])
     if isinstance(text, bytes) and text.startswith(_UTF_16):
         advice = "save the file as UTF-8 (Notepad: Save as, Encoding; PowerShell: -Encoding utf8)"
         raise error([_at_start(name, "PC006", "the document is UTF-16; only UTF-8 is supported", advice)])
@@ -185,7 +186,7 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
     except UnicodeDecodeError as fault:
         raise error([_not_utf8(data, name, fault.start)]) from None
     if len(data) > MAX_BYTES:
-        raise error([_at_start(name, "PC004", f"the document has {limit}")])
+        raise error([_at_start(name, "PC004", too_long)])
     return source_of(text, name)
 
 
@@ -242,9 +243,9 @@ def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
     span = source_of(data.decode("utf-8-sig", errors="replace"), name).span(length, length + 1)
     message = f"byte 0x{data[start]:02x} is not UTF-8"
     meant = data[start : start + 1].decode("cp1252", errors="ignore")
-    advice = "save the file as UTF-8" + (
-        f"; in Windows-1252 this byte is {meant!r}" if meant.isprintable() and meant else ""
-    )
+    advice = "save the file as UTF-8"
+    if meant.isprintable() and meant:
+        advice += f"; in Windows-1252 this byte is {meant!r}"
     return diagnostic("PC006", message, span, advice)
 
 
