@@ -45,8 +45,8 @@ from promptcache.language.rules.explain import (
     broken_rule,
     explain_dead,
     explain_impossible,
+    explain_limit,
     explain_open,
-    explain_undecided,
     explain_unsatisfiable,
     idle_scaffolds,
 )
@@ -94,7 +94,8 @@ def check_schema(schema: Schema) -> CheckedSchema:
     try:
         backbone = find_backbone(rules, members)
     except TooHardError:
-        raise SchemaError([explain_undecided(rules, schema)]) from None
+        question = "whether any prompt can satisfy this schema"
+        raise SchemaError([explain_limit("PC314", question, rules, (), schema)]) from None
     if backbone is None:
         _refuse([explain_unsatisfiable(rules, schema)], warnings)
     assert backbone is not None, "such a schema is refused"

@@ -17,7 +17,6 @@ from promptcache.language.syntax.elements import ELEMENTS
 from promptcache.language.syntax.member_files import ListedMembers
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
-    AnswerFormat,
     Choose,
     Member,
     Role,
@@ -33,13 +32,9 @@ def _is_members(value: object) -> bool:
 
 
 def _is_places(value: object) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(each, tuple) and len(each) == 2 and _is_spans(each[1]) for each in value
-    )
-
-
-def _is_spans(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(span, Span) for span in value)
+    if not isinstance(value, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in value):
+        return False
+    return all(isinstance(spans, tuple) and all(isinstance(span, Span) for span in spans) for _, spans in value)
 
 
 _CHILDREN = instance("a tuple", tuple, list)
@@ -75,15 +70,10 @@ _HOLD: Mapping[type, tuple[type, ...]] = {
 
 def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
     """Yield a diagnostic for every value and child that a document could not contain."""
-    yield from _values(schema, SchemaDocument)
+    yield from field_faults(schema, SchemaDocument)
     if _CHILDREN.takes(schema.children):
         for child in schema.children:
             yield from _item_faults(child, _HOLD[SchemaDocument], schema, depth=2)
-
-
-def answer_value_faults(answer: AnswerFormat) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for every value of an answer that a document could not contain."""
-    yield from _values(answer, AnswerFormat)
 
 
 def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, depth: int) -> Iterator[Diagnostic]:
@@ -97,7 +87,7 @@ def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, dep
         message = f"{_called(item)} is nested more than {MAX_DEPTH} deep"
         yield diagnostic("PC005", message, _place(item), "use fewer levels")
         return
-    yield from _values(item, type(item))
+    yield from field_faults(item, type(item))
     if isinstance(item, Choose) and item.minimum is None and item.maximum is None:
         yield diagnostic("PC104", "a Choose needs minimum or maximum", _place(item), "add minimum=1")
     children = getattr(item, "children", ())
@@ -106,7 +96,8 @@ def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, dep
             yield from _item_faults(child, _HOLD[type(item)], item, depth=depth + 1)
 
 
-def _values(item: object, kind: type) -> Iterator[Diagnostic]:
+def field_faults(item: object, kind: type) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for every value of an item that a document could not contain; children are not checked."""
     for name, expected, default in _fields(kind):
         value = getattr(item, name)
         if value is not default and not expected.takes(value):

@@ -31,9 +31,8 @@ RNG = ElementMaker(namespace=_NAMESPACE, nsmap={None: _NAMESPACE, "a": _NOTES})
 
 def document_grammar() -> str:
     """Return the RELAX NG grammar of all schemas and prompts."""
-    elements = [
-        define(name + form, element_pattern(name, form)) for name, form in (*((each, "") for each in ELEMENTS), *_FORMS)
-    ]
+    forms = (*((name, "") for name in ELEMENTS), *_FORMS)
+    elements = [define(name + form, element_pattern(name, form)) for name, form in forms]
     return write_grammar(RNG.choice(ref("schema"), ref("prompt")), [*elements, *_prompts(), *prompt_text()])
 
 
@@ -105,15 +104,13 @@ def _attribute(attribute: AttributeType, *values: str, required: bool = False) -
 def _dependent(name: str, known: dict[str, AttributeType]) -> Iterator[etree._Element]:
     """Yield the patterns of attributes that depend on each other, and remove these attributes from `known`."""
     if "placeholder" in known:
-        yield RNG.optional(
-            RNG.choice(*(_attribute(known.pop(each), required=True) for each in ("placeholder", "scaffold")))
-        )
+        names = [_attribute(known.pop(each), required=True) for each in ("placeholder", "scaffold")]
+        yield RNG.optional(RNG.choice(*names))
     if "choices" in known:
         kind, choices, pattern = (known.pop(each) for each in ("type", "choices", "pattern"))
         choice = RNG.group(_attribute(kind, ParameterType.CHOICE, required=True), _attribute(choices, required=True))
-        types = RNG.choice(
-            choice, _attribute(kind, *(each for each in ParameterType if each is not ParameterType.CHOICE))
-        )
+        others = (each for each in ParameterType if each is not ParameterType.CHOICE)
+        types = RNG.choice(choice, _attribute(kind, *others))
         if name == "answer":
             yield RNG.choice(_attribute(known.pop("src"), required=True), RNG.group(types, _attribute(pattern)))
         else:
@@ -128,15 +125,10 @@ def _dependent(name: str, known: dict[str, AttributeType]) -> Iterator[etree._El
 def _content(name: str, form: str, known: dict[str, AttributeType]) -> Iterator[etree._Element]:
     """Yield the content of an element. Attributes that it depends on are part of it, and are removed from `known`."""
     inside = _IN_TURN if name in [*Role] else _MEMBER if name == "collection" else form
-    children = (
-        ["text", "doc"]
-        if form == _MEMBER
-        else [
-            f"{child}{inside}" if (child, inside) in _FORMS else child
-            for child in ELEMENTS[name].children
-            if inside != _IN_TURN or child not in [*Role]
-        ]
-    )
+    children = ["text", "doc"] if form == _MEMBER else [*ELEMENTS[name].children]
+    if inside == _IN_TURN:
+        children = [child for child in children if child not in [*Role]]
+    children = [f"{child}{inside}" if (child, inside) in _FORMS else child for child in children]
 
     def any_but(*others: str) -> etree._Element:
         text = [RNG.text()] if "text" in children else []
@@ -164,11 +156,8 @@ def _content(name: str, form: str, known: dict[str, AttributeType]) -> Iterator[
 
 
 def _prompts() -> Iterator[etree._Element]:
-    """Yield the definitions of prompts for any schema."""
-    naming, answer = (
-        RNG.zeroOrMore(ref("naming")),
-        RNG.optional(RNG.group(ref("answer"), RNG.zeroOrMore(ref("naming")))),
-    )
+    naming = RNG.zeroOrMore(ref("naming"))
+    answer = RNG.optional(RNG.group(ref("answer"), RNG.zeroOrMore(ref("naming"))))
     yield define("prompt", _of_prompt("prompt", naming, answer, ref("words"), RNG.zeroOrMore(ref("turn"))))
     yield define("naming", RNG.choice(ref("reference"), ref("use"), ref("arg")))
     reference = RNG.element(_any_name(*sorted(RESERVED_MODULES)), _arguments(), RNG.zeroOrMore(ref("naming")))

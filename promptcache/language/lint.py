@@ -14,25 +14,11 @@ from promptcache.language.checked import CheckedItem, CheckedModule, CheckedPara
 from promptcache.language.normalize import blocks
 from promptcache.language.rules.rules import Implication, RuleKind, Rules
 from promptcache.language.schema import Schema
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.files import is_template
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import absolute, ancestors, listed, quoted
-from promptcache.language.syntax.nodes import (
-    AnswerFormat,
-    Choose,
-    Collection,
-    Exclude,
-    Item,
-    Module,
-    Parameter,
-    ParameterType,
-    Text,
-    Turn,
-    Union,
-    Whitespace,
-    place,
-    walk,
-)
+from promptcache.language.syntax.nodes import place, walk
 from promptcache.language.syntax.values import separated
 from promptcache.language.syntax.whitespace import is_blank, stray_indentation
 
@@ -47,7 +33,7 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
     """Yield the warnings of a schema without faults of names and paths."""
     yield from _texts(schema.children, schema.whitespace)
     for _, item in walk(schema.children):
-        if isinstance(item, Parameter):
+        if isinstance(item, nodes.Parameter):
             for attribute, text in (("default", item.default), ("placeholder", item.placeholder)):
                 if text is not None:
                     yield from lint_value(text, place(item, attribute))
@@ -56,9 +42,9 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
                 fix = "write it as placeholder, the text in the slot while the module is encoded; or remove required"
                 yield diagnostic("PC222", message, place(item, "default"), fix)
             yield from lint_choices(item)
-        elif isinstance(item, AnswerFormat):
+        elif isinstance(item, nodes.AnswerFormat):
             yield from lint_choices(item)
-        elif isinstance(item, Union) and item.required and item.default is not None:
+        elif isinstance(item, nodes.Union) and item.required and item.default is not None:
             message = "the union is required, but its default is used where a prompt names no member"
             fix = "remove the default, so that prompts must name a member; or remove required"
             yield diagnostic("PC222", message, place(item, "required"), fix)
@@ -66,9 +52,9 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
     yield from _empty_modules(index, rules)
 
 
-def lint_text(block: Sequence[Item]) -> Iterator[Diagnostic]:
+def lint_text(block: Sequence[nodes.Item]) -> Iterator[Diagnostic]:
     """Yield a warning for indentation and for each tag of a template that stays in a text block."""
-    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
+    texts = [item if isinstance(item, nodes.Text) and not item.exact else None for item in block]
     found = stray_indentation([None if text is None else text.text for text in texts])
     if found is not None and (text := texts[found[0]]) is not None:
         _, start, stop, message = found
@@ -79,7 +65,7 @@ def lint_text(block: Sequence[Item]) -> Iterator[Diagnostic]:
             yield from lint_value(text.text, text.span, text)
 
 
-def lint_value(value: str, span: Span, text: Text | None = None) -> Iterator[Diagnostic]:
+def lint_value(value: str, span: Span, text: nodes.Text | None = None) -> Iterator[Diagnostic]:
     """Yield a warning for each different tag of a template that stays in the value of an attribute, or in a `text`.
 
     In a template, tags that are left come from values.
@@ -96,20 +82,20 @@ def lint_value(value: str, span: Span, text: Text | None = None) -> Iterator[Dia
         yield diagnostic("PC902", message, place, fix)
 
 
-def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
+def _texts(items: tuple[nodes.Item, ...], mode: nodes.Whitespace) -> Iterator[Diagnostic]:
     for block in blocks(items):
         match block[0]:
-            case Module() as module:
+            case nodes.Module() as module:
                 yield from _texts(module.children, module.whitespace or mode)
-            case Union() | Turn() as parent:
+            case nodes.Union() | nodes.Turn() as parent:
                 yield from _texts(parent.children, mode)
-            case Collection() as parent:
+            case nodes.Collection() as parent:
                 yield from _texts(parent.children, parent.whitespace or mode)
-            case Text() | Parameter():
-                yield from lint_text(block) if mode is Whitespace.DEDENT else ()
+            case nodes.Text() | nodes.Parameter():
+                yield from lint_text(block) if mode is nodes.Whitespace.DEDENT else ()
 
 
-def _place_in(text: Text, start: int, stop: int) -> Span:
+def _place_in(text: nodes.Text, start: int, stop: int) -> Span:
     """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
     document."""
     span, content = text.span, text.text.strip(" \t\n")
@@ -121,11 +107,11 @@ def _place_in(text: Text, start: int, stop: int) -> Span:
     return replace(span, line=line, column=first + start, stop_line=line, stop_column=first + stop)
 
 
-def lint_choices(parameter: Parameter | AnswerFormat) -> Iterator[Diagnostic]:
+def lint_choices(parameter: nodes.Parameter | nodes.AnswerFormat) -> Iterator[Diagnostic]:
     """Yield a warning for choices that are hardly meant."""
-    if parameter.type is not ParameterType.CHOICE or not parameter.choices:
+    if parameter.type is not nodes.ParameterType.CHOICE or not parameter.choices:
         return
-    called = f"parameter '{parameter.name}'" if isinstance(parameter, Parameter) else "the answer"
+    called = f"parameter '{parameter.name}'" if isinstance(parameter, nodes.Parameter) else "the answer"
     span, trimmed = place(parameter, "choices"), [each.strip() for each in parameter.choices]
     if len(trimmed) == 1:
         message = f"{called} has only one choice, {quoted(parameter.choices[0])}"
@@ -147,16 +133,16 @@ def _idle_rules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
                 yield diagnostic("PC315", message, rule.span, "name another module, or remove this path")
     for declared in (rule for each in index.rules for rule in each.combinations):
         match declared:
-            case Exclude() if _num_modules(declared) == 1:
+            case nodes.Exclude() if _num_modules(declared) == 1:
                 message = "<exclude> names one module, and one module alone cannot break it"
                 fix = "name the modules of which at most one can be present"
                 yield diagnostic("PC315", message, place(declared, "modules"), fix)
-            case Choose(minimum=None | 0, maximum=most) if most is None or most >= _num_modules(declared):
+            case nodes.Choose(minimum=None | 0, maximum=most) if most is None or most >= _num_modules(declared):
                 message = "min and max of this <choose> allow any number of its modules"
                 yield diagnostic("PC315", message, declared.span, "raise min, or lower max")
 
 
-def _num_modules(rule: Exclude | Choose) -> int:
+def _num_modules(rule: nodes.Exclude | nodes.Choose) -> int:
     return len({absolute(path, "") for path in rule.modules})
 
 
@@ -169,7 +155,7 @@ def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
         if is_member or path in ruled or path in index.collections:
             continue
         if not all(
-            isinstance(item, Text) and (not item.text if item.exact else is_blank(item.text))
+            isinstance(item, nodes.Text) and (not item.text if item.exact else is_blank(item.text))
             for item in entry.module.children
         ):
             continue

@@ -66,14 +66,12 @@ def _message(message: Any, place: str, of_model: bool) -> Message:
         raise InvalidValue(f"{place}.tool_calls is not allowed: only messages of the assistant have calls")
     if calls and message.get("content") is None:
         message = {**message, "content": ""}
-    text = _content(message, f"{place}.content")
-    return Message(
-        role=role,
-        text=text,
-        span=Span(place, 0, 0, 0, 0),
-        reasoning=reasoning,
-        tool_fields=_calls(calls, f"{place}.tool_calls"),
-    )
+    text, tool_fields = _content(message, f"{place}.content"), ""
+    if calls:
+        _CALLS.check(f"{place}.tool_calls", calls, InvalidValue)
+        read = [_call(each, f"{place}.tool_calls[{index}]") for index, each in enumerate(calls)]
+        tool_fields = _json({"tool_calls": read})
+    return Message(role=role, text=text, span=Span(place, 0, 0, 0, 0), reasoning=reasoning, tool_fields=tool_fields)
 
 
 def _result(message: Mapping[str, Any], place: str) -> Message:
@@ -84,14 +82,6 @@ def _result(message: Mapping[str, Any], place: str) -> Message:
     text = _content(message, f"{place}.content")
     tool_fields = _json({"role": _TOOL, **fields})
     return Message(role=Role.USER, text=text, span=Span(place, 0, 0, 0, 0), tool_fields=tool_fields)
-
-
-def _calls(calls: Any, place: str) -> str:
-    """Return JSON of the field `tool_calls`, whose arguments are objects; "" without calls."""
-    if not calls:
-        return ""
-    _CALLS.check(place, calls, InvalidValue)
-    return _json({"tool_calls": [_call(each, f"{place}[{index}]") for index, each in enumerate(calls)]})
 
 
 def _call(call: Any, place: str) -> dict[str, Any]:
@@ -154,15 +144,14 @@ def _content(message: Mapping[str, Any], place: str) -> str:
     if isinstance(content, list | tuple):
         if not content:
             raise InvalidValue(f"{place} is empty: a message has text, or a list of at least one text part")
-        return "".join(_part(part, f"{place}[{index}]") for index, part in enumerate(content))
+        for index, part in enumerate(content):
+            here = f"{place}[{index}]"
+            if not isinstance(part, Mapping) or "type" not in part:
+                raise InvalidValue(f'{here}={shown(part)} is not a part: {{"type": "text", "text": …}} is expected')
+            if part["type"] != "text":
+                kind = shown(part["type"])
+                raise InvalidValue(f"{here}.type={kind} is not supported: only parts of type 'text' are")
+            TEXT.check(f"{here}.text", part.get("text"), InvalidValue)
+        return "".join(part["text"] for part in content)
     TEXT.check(place, content, InvalidValue)
     return str(content)
-
-
-def _part(part: Any, place: str) -> str:
-    if not isinstance(part, Mapping) or "type" not in part:
-        raise InvalidValue(f'{place}={shown(part)} is not a part: {{"type": "text", "text": …}} is expected')
-    if part["type"] != "text":
-        raise InvalidValue(f"{place}.type={shown(part['type'])} is not supported: only parts of type 'text' are")
-    TEXT.check(f"{place}.text", part.get("text"), InvalidValue)
-    return str(part["text"])

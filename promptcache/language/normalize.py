@@ -21,12 +21,11 @@ A space directly before a slot becomes part of the slot (`CheckedParameter.lead`
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import groupby, zip_longest
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from promptcache.diagnostics import Span
 from promptcache.language.checked import (
     CheckedCollection,
     CheckedItem,
@@ -38,37 +37,22 @@ from promptcache.language.checked import (
     walk_checked,
 )
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import (
-    AnswerFormat,
-    Collection,
-    Context,
-    Doc,
-    Example,
-    Item,
-    Member,
-    Module,
-    Parameter,
-    Role,
-    RuleList,
-    Scaffold,
-    Text,
-    Turn,
-    Union,
-    Whitespace,
-    join_path,
-)
+from promptcache.language.syntax import nodes
+from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.whitespace import finish
+
+_Item = TypeVar("_Item")
 
 
 class TextOptions(NamedTuple):
     """Options that modules inherit."""
 
     cache: bool
-    context: Context
-    whitespace: Whitespace
+    context: nodes.Context
+    whitespace: nodes.Whitespace
     separator: str
 
-    def within(self, node: Module | Collection) -> TextOptions:
+    def within(self, node: nodes.Module | nodes.Collection) -> TextOptions:
         """Return the options in a module or collection, which may state its own."""
         own = ((name, getattr(node, name, None)) for name in self._fields)
         return self._replace(**{name: value for name, value in own if value is not None})
@@ -99,7 +83,7 @@ def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
         return items, "" if empty else schema.separator
     last = next(index for index in reversed(range(len(items))) if not _is_empty(items[index]))  # no turn is empty
     turn = items[last]
-    if not isinstance(turn, CheckedTurn) or turn.role is not Role.USER:
+    if not isinstance(turn, CheckedTurn) or turn.role is not nodes.Role.USER:
         return items, ""
     opened = CheckedTurn(role=turn.role, children=turn.children, span=turn.span, open=True)
     separator = "" if all(_is_empty(child) for child in turn.children) else schema.separator
@@ -116,47 +100,45 @@ def _is_empty(item: CheckedItem) -> bool:
             return False
 
 
-def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
+def _content(items: tuple[nodes.Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
     """Normalize the blocks of one parent; the first non-empty block begins with `lead`."""
     found: list[CheckedItem] = []
     empty, after_turn = True, False
     for block in blocks(items):
-        finished = _block(block, parent, options, lead)
+        match block[0]:
+            case nodes.Doc() | nodes.AnswerFormat() | nodes.Scaffold() | nodes.RuleList() | nodes.Example():
+                continue
+            case nodes.Module() as module:
+                finished = _module(module, parent, options, lead)
+            case nodes.Union() as union:
+                finished = _union(union, parent, options, lead)
+            case nodes.Collection() as collection:
+                finished = Finished((_collection(collection, parent, options),), empty=False, after_turn=False)
+            case nodes.Turn() as turn:
+                children = _content(turn.children, parent, options, "").items
+                checked = CheckedTurn(role=turn.role, children=children, span=turn.span)
+                finished = Finished((checked,), empty=False, after_turn=True)
+            case _:
+                texts = _text_block(block, options, lead)
+                finished = Finished(texts, empty=not texts, after_turn=False)
         found += finished.items
         if not finished.empty:
             empty, after_turn = False, finished.after_turn
             lead = "" if after_turn else options.separator
-    return Finished(tuple(_spaced(_joined(found))), empty, after_turn)
+    joined = [*_joined(found, lambda item: isinstance(item, FinalText))]  # texts are tokenized together
+    return Finished(tuple(_spaced(joined)), empty, after_turn)
 
 
-def blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+def blocks(items: tuple[nodes.Item, ...]) -> Iterator[tuple[nodes.Item, ...]]:
     """Yield each text block as one group, and every other block alone."""
-    for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
+    for inline, group in groupby(items, key=lambda item: isinstance(item, nodes.Text | nodes.Parameter)):
         if inline:
             yield tuple(group)
         else:
             yield from ((item,) for item in group)
 
 
-def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
-    match block[0]:
-        case Doc() | AnswerFormat() | Scaffold() | RuleList() | Example():
-            return Finished((), empty=True, after_turn=False)
-        case Module() as module:
-            return _module(module, parent, options, lead)
-        case Union() as union:
-            return _union(union, parent, options, lead)
-        case Collection() as collection:
-            return Finished((_collection(collection, parent, options),), empty=False, after_turn=False)
-        case Turn() as turn:
-            children = _content(turn.children, parent, options, "").items
-            checked = CheckedTurn(role=turn.role, children=children, span=turn.span)
-            return Finished((checked,), empty=False, after_turn=True)
-        case _:
-            return _text_block(block, options, lead)
-
-
-def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Finished:
+def _module(module: nodes.Module, parent: str, options: TextOptions, lead: str) -> Finished:
     path = join_path(parent, module.name)
     options = options.within(module)
     content = _content(module.children, path, options, lead)
@@ -166,7 +148,7 @@ def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Fin
     return Finished((checked,), content.empty, content.after_turn)
 
 
-def _union(union: Union, parent: str, options: TextOptions, lead: str) -> Finished:
+def _union(union: nodes.Union, parent: str, options: TextOptions, lead: str) -> Finished:
     members = [_module(member, parent, options, lead) for member in union.members]
     checked = CheckedUnion(
         name=union.name,
@@ -180,11 +162,11 @@ def _union(union: Union, parent: str, options: TextOptions, lead: str) -> Finish
     return Finished((checked,), empty, any(member.after_turn for member in members))
 
 
-def _collection(collection: Collection, parent: str, options: TextOptions) -> CheckedModule:
+def _collection(collection: nodes.Collection, parent: str, options: TextOptions) -> CheckedModule:
     """Normalize a collection. Each member begins with the separator, because any of them can be the first one."""
     options = options.within(collection)
     own = {each.name: _member(each, options.within(each).whitespace) for each in collection.members}
-    listed = cast("dict[str, Member]", collection.listed)  # ChainMap has its type from maps that it could change
+    listed = cast("dict[str, nodes.Member]", collection.listed)  # ChainMap has its type from maps that it could change
     return CheckedModule(
         path=join_path(parent, collection.name),
         parent=parent,
@@ -201,41 +183,42 @@ def _collection(collection: Collection, parent: str, options: TextOptions) -> Ch
     )
 
 
-def _member(member: Module, mode: Whitespace) -> Member:
-    texts = [each for each in _merged(member.children) if isinstance(each, Text)]
+def _member(member: nodes.Module, mode: nodes.Whitespace) -> nodes.Member:
+    texts = [each for each in _joined(member.children, _is_inexact) if isinstance(each, nodes.Text)]
     finished = finish([None if each.exact else each.text for each in texts], mode)
     text = "".join(each.text if final is None else final for each, final in zip(texts, finished, strict=True))
-    return Member(text=text, span=member.span)
+    return nodes.Member(text=text, span=member.span)
 
 
-def _text_block(block: tuple[Item, ...], options: TextOptions, lead: str) -> Finished:
-    block = tuple(_merged(block))
-    pieces = [item.text if isinstance(item, Text) and not item.exact else None for item in block]
+def _text_block(block: tuple[nodes.Item, ...], options: TextOptions, lead: str) -> tuple[CheckedItem, ...]:
+    block = tuple(_joined(block, _is_inexact))
+    pieces = [item.text if isinstance(item, nodes.Text) and not item.exact else None for item in block]
     texts = finish(pieces, options.whitespace)
     found: list[CheckedItem] = []
     for item, text in zip(block, texts, strict=False):
-        if isinstance(item, Parameter):
-            found.append(_checked(item))
-        elif isinstance(item, Text) and (final := item.text if text is None else text):
+        if isinstance(item, nodes.Parameter):
+            declared = {each.name: getattr(item, each.name) for each in fields(item)}
+            found.append(CheckedParameter(**declared, lead=""))
+        elif isinstance(item, nodes.Text) and (final := item.text if text is None else text):
             found.append(FinalText(text=final, span=item.span))
-    if not found:
-        return Finished((), empty=True, after_turn=False)
-    if lead:
+    if found and lead:
         found.insert(0, FinalText(text=lead, span=found[0].span))
-    return Finished(tuple(found), empty=False, after_turn=False)
+    return tuple(found)
 
 
-def _checked(parameter: Parameter) -> CheckedParameter:
-    declared = {each.name: getattr(parameter, each.name) for each in fields(parameter)}
-    return CheckedParameter(**declared, lead="")
+def _is_inexact(item: nodes.Item) -> bool:
+    """Whether whitespace rules apply to an item. Only schemas that are built in Python have adjacent ones."""
+    return isinstance(item, nodes.Text) and not item.exact
 
 
-def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
-    """Merge adjacent texts; only schemas built in Python have them."""
-    for plain, group in groupby(block, key=lambda item: isinstance(item, Text) and not item.exact):
-        if plain:
-            texts = [item for item in group if isinstance(item, Text)]
-            yield Text(text="".join(item.text for item in texts), span=_around(texts[0].span, texts[-1].span))
+def _joined(items: Iterable[_Item], is_text: Callable[[_Item], bool]) -> Iterator[_Item]:
+    """Merge adjacent texts."""
+    for are_texts, group in groupby(items, key=is_text):
+        if are_texts:
+            first, *others = cast("list[Any]", list(group))
+            last = others[-1] if others else first
+            span = replace(first.span, stop_line=last.span.stop_line, stop_column=last.span.stop_column)
+            yield replace(first, text="".join(item.text for item in (first, *others)), span=span)
         else:
             yield from group
 
@@ -253,20 +236,3 @@ def _spaced(items: Sequence[CheckedItem]) -> Iterator[CheckedItem]:
                 yield replace(item, text=item.text[:-1])
         else:
             yield item
-
-
-def _joined(items: list[CheckedItem]) -> tuple[CheckedItem, ...]:
-    """Merge adjacent texts, because they are tokenized together."""
-    joined: list[CheckedItem] = []
-    for is_text, group in groupby(items, key=lambda item: isinstance(item, FinalText)):
-        if not is_text:
-            joined += group
-            continue
-        texts = [item for item in group if isinstance(item, FinalText)]
-        span = _around(texts[0].span, texts[-1].span)
-        joined.append(FinalText(text="".join(item.text for item in texts), span=span))
-    return tuple(joined)
-
-
-def _around(first: Span, last: Span) -> Span:
-    return replace(first, stop_line=last.stop_line, stop_column=last.stop_column)

@@ -23,7 +23,7 @@ from promptcache.diagnostics import (
     shown,
     tuple_of,
 )
-from promptcache.language.check_values import answer_value_faults
+from promptcache.language.check_values import field_faults
 from promptcache.language.format.printer import print_prompt
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_prompt import misplaced_text, read_prompt
@@ -176,7 +176,7 @@ class Prompt(PromptDocument):
             PromptError: There is no such format.
         """
         answer = AnswerFormat(type=kind, choices=choices, pattern=pattern, span=_in_python("answer()"))
-        if faults := tuple(answer_value_faults(answer)) or tuple(answer_faults(answer)):
+        if faults := tuple(field_faults(answer, AnswerFormat)) or tuple(answer_faults(answer)):
             raise PromptError(faults)
         return replace(self, answer_format=answer)
 

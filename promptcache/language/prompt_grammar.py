@@ -11,7 +11,6 @@ content of a `module` or `name` attribute only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
 from itertools import islice
 
 from lxml import etree
@@ -40,11 +39,9 @@ def prompt_grammar(schema: CheckedSchema) -> str:
 
 
 class _Writer:
-    """Writer of the definitions of one grammar."""
-
     def __init__(self, schema: CheckedSchema) -> None:
         self._schema = schema
-        self._has_collections = _has_collections(schema)
+        self._has_collections = any(module.collection is not None for module in schema.modules.values())
         self._number = {path: number for number, path in enumerate(("", *schema.modules))}
         self._doc = dict(module_docs(schema))
         self._below: dict[str, list[str]] = {path: [] for path in ("", *schema.modules)}
@@ -54,27 +51,25 @@ class _Writer:
 
     def definitions(self) -> Iterator[etree._Element]:
         """Yield the definitions of the prompt, of every module, and of the shared patterns."""
-        yield define("prompt", self._prompt())
-        for path, parameters in self._schema.parameters.items():
-            if parameters:
-                yield define(f"a{self._number[path]}", _arguments(parameters.values()))
-        for module in self._schema.modules.values():
-            if is_tag(_last(module)):
-                yield define(f"m{self._number[module.path]}", self._module(module))
-        yield from _shared(self._schema)
-
-    def _prompt(self) -> etree._Element:
         schema = RNG.attribute(one_of([self._schema.name]), name="schema")
         version = RNG.optional(RNG.attribute(RNG.text(), name="version"))
         naming = self._content("", self._schema.children)
         words, turns = ref("words"), RNG.zeroOrMore(ref("turn"))
         added = (words, turns) if self._schema.has_open_turn else (RNG.choice(turns, words),)
         content = RNG.group(RNG.interleave(naming, RNG.optional(ref("answer"))), *added)
-        return documented(RNG.element(schema, version, content, name="prompt"), self._doc.get(""))
-
-    def _module(self, module: CheckedModule) -> etree._Element:
-        content = self._content(module.path, module.children)
-        return documented(RNG.element(content, name=_last(module)), self._doc.get(module.path))
+        prompt = RNG.element(schema, version, content, name="prompt")
+        yield define("prompt", documented(prompt, self._doc.get("")))
+        for path, parameters in self._schema.parameters.items():
+            if parameters:
+                yield define(f"a{self._number[path]}", _arguments(parameters.values()))
+        for module in self._schema.modules.values():
+            if is_tag(_last(module)):
+                pattern = RNG.element(self._content(module.path, module.children), name=_last(module))
+                yield define(f"m{self._number[module.path]}", documented(pattern, self._doc.get(module.path)))
+        yield from prompt_text()
+        yield define("answer", element_pattern("answer"))
+        if self._schema.modules:
+            yield from self._any_use()
 
     def _content(self, path: str, items: Sequence[CheckedItem]) -> etree._Element:
         """Return the content of a reference element: arguments and references, in any order.
@@ -90,61 +85,46 @@ class _Writer:
             return RNG.zeroOrMore(RNG.choice(member, ref("use")))
         parts = [ref(f"a{self._number[path]}")] if self._schema.parameters[path] else []
         if self._schema.modules:
-            parts.append(RNG.zeroOrMore(self._use(path)))
+            use = ref("use")
+            if self._below[path]:
+                names = RNG.choice(one_of(self._below[path]), ref("from-root"))
+                module = RNG.attribute(RNG.text() if self._has_collections else names, name="module")
+                use = RNG.element(module, ref("anything"), name="use")
+            parts.append(RNG.zeroOrMore(use))
         parts += self._references(items)
         return RNG.interleave(*parts) if parts else RNG.empty()
-
-    def _use(self, path: str) -> etree._Element:
-        """Return the pattern of a `<use>` reference in a module."""
-        if not self._below[path]:
-            return ref("use")
-        names = RNG.choice(one_of(self._below[path]), ref("from-root"))
-        module = RNG.attribute(RNG.text() if self._has_collections else names, name="module")
-        return RNG.element(module, ref("anything"), name="use")
 
     def _references(self, items: Iterable[CheckedItem]) -> Iterator[etree._Element]:
         """Yield a pattern for each module and union among `items`; a turn is not a step of a path."""
         for item in items:
-            match item:
-                case CheckedModule():
-                    yield from self._one_of([item])
-                case CheckedUnion():
-                    yield from self._one_of(item.members)
-                case CheckedTurn():
-                    yield from self._references(item.children)
+            if isinstance(item, CheckedTurn):
+                yield from self._references(item.children)
+            elif isinstance(item, CheckedModule | CheckedUnion):
+                modules = item.members if isinstance(item, CheckedUnion) else (item,)
+                if refs := [ref(f"m{self._number[each.path]}") for each in modules if is_tag(_last(each))]:
+                    yield RNG.optional(RNG.choice(*refs))
 
-    def _one_of(self, modules: Iterable[CheckedModule]) -> Iterator[etree._Element]:
-        refs = [ref(f"m{self._number[module.path]}") for module in modules if is_tag(_last(module))]
-        if refs:
-            yield RNG.optional(RNG.choice(*refs))
-
-
-def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
-    """Yield the definitions that all prompts share, and the content of a `<use>`."""
-    yield from prompt_text()
-    yield define("answer", element_pattern("answer"))
-    if not schema.modules:
-        return
-    yield define("from-root", one_of(f"/{path}" for path in schema.modules))
-    parameters = sorted({name for known in schema.parameters.values() for name in known})
-    steps = sorted(filter(is_tag, {_last(module) for module in schema.modules.values()}))
-    ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
-    any_name = RNG.text() if _has_collections(schema) else None
-    from_root = RNG.attribute(ref("from-root") if any_name is None else any_name, name="module")
-    yield define("use", RNG.element(from_root, ref("anything"), name="use"))
-    inside: list[etree._Element] = []
-    if steps:
-        names = RNG.anyName() if any_name is not None else RNG.choice(*(RNG.name(step) for step in steps))
-        inside.append(RNG.element(names, ref("anything")))
-    names = RNG.choice(one_of(sorted(ends)), ref("from-root"))
-    module = RNG.attribute(names if any_name is None else deepcopy(any_name), name="module")
-    inside.append(RNG.element(module, ref("anything"), name="use"))
-    attributes = []
-    if parameters:
-        name = RNG.attribute(one_of(parameters), name="name")
-        inside.append(RNG.element(name, RNG.text(), name="arg"))
-        attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters if is_tag(each)]
-    yield define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
+    def _any_use(self) -> Iterator[etree._Element]:
+        """Yield the definitions of a `<use>` anywhere, and of its content."""
+        schema = self._schema
+        yield define("from-root", one_of(f"/{path}" for path in schema.modules))
+        parameters = sorted({name for known in schema.parameters.values() for name in known})
+        steps = sorted(filter(is_tag, {_last(module) for module in schema.modules.values()}))
+        ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
+        from_root = RNG.attribute(RNG.text() if self._has_collections else ref("from-root"), name="module")
+        yield define("use", RNG.element(from_root, ref("anything"), name="use"))
+        inside: list[etree._Element] = []
+        if steps:
+            names = RNG.anyName() if self._has_collections else RNG.choice(*map(RNG.name, steps))
+            inside.append(RNG.element(names, ref("anything")))
+        names = RNG.text() if self._has_collections else RNG.choice(one_of(sorted(ends)), ref("from-root"))
+        inside.append(RNG.element(RNG.attribute(names, name="module"), ref("anything"), name="use"))
+        attributes = []
+        if parameters:
+            name = RNG.attribute(one_of(parameters), name="name")
+            inside.append(RNG.element(name, RNG.text(), name="arg"))
+            attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters if is_tag(each)]
+        yield define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
 
 
 def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
@@ -154,11 +134,6 @@ def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
         if isinstance(item, Doc) and parent not in seen:
             seen.add(parent)
             yield parent, "".join(text or "" for text in finish([item.text], Whitespace.DEDENT))
-
-
-def _has_collections(schema: CheckedSchema) -> bool:
-    """Whether a prompt can name members, whose names a grammar does not know."""
-    return any(module.collection is not None for module in schema.modules.values())
 
 
 def _last(module: CheckedModule) -> str:
@@ -176,26 +151,14 @@ def _slashes(path: str) -> Iterator[int]:
 
 def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
     """Return the pattern of the arguments for a module's parameters: attributes, or any number of elements."""
-    known = tuple(parameters)
-    attributes = [_attribute(each) for each in known if is_tag(each.name)]
-    name = RNG.attribute(one_of(each.name for each in known), name="name")
-    element = RNG.element(name, RNG.text(), name="arg")
-    words = "\n".join(f"{each.name}: {_description(each)}" for each in known)
-    return RNG.group(*attributes, RNG.zeroOrMore(documented(element, words)))
-
-
-def _attribute(parameter: Parameter) -> etree._Element:
-    value = one_of(parameter.choices) if parameter.choices else RNG.text()
-    return RNG.optional(documented(RNG.attribute(value, name=parameter.name), _description(parameter)))
-
-
-def _description(parameter: Parameter) -> str:
-    return ", ".join(_facts(parameter))
-
-
-def _facts(parameter: Parameter) -> Iterator[str]:
-    if parameter.required:
-        yield "required"
-    yield f"at most {parameter.length} tokens"
-    if parameter.default is not None:
-        yield f"by default {parameter.default!r}"
+    attributes, words = [], {}
+    for each in parameters:
+        required = "required, " if each.required else ""
+        default = "" if each.default is None else f", by default {each.default!r}"
+        words[each.name] = f"{required}at most {each.length} tokens{default}"
+        if is_tag(each.name):
+            value = one_of(each.choices) if each.choices else RNG.text()
+            attributes.append(RNG.optional(documented(RNG.attribute(value, name=each.name), words[each.name])))
+    element = RNG.element(RNG.attribute(one_of(words), name="name"), RNG.text(), name="arg")
+    description = "\n".join(f"{name}: {text}" for name, text in words.items())
+    return RNG.group(*attributes, RNG.zeroOrMore(documented(element, description)))

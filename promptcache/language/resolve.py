@@ -196,7 +196,6 @@ class _Resolver:
         return module.collection.members if self._known is None else self._known[collection]
 
     def _nowhere(self, path: str, place: Span) -> tuple[str, str | None]:
-        """Return a message about a path that leads to no module, and a fix."""
         parent, _, name = path.rpartition("/")
         module = self._schema.modules.get(parent)
         if module is not None and module.collection is not None:

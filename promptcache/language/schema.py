@@ -288,7 +288,6 @@ def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
 
 
 def _is_empty(item: Item) -> bool:
-    """Return whether an item has no text, slot or turn."""
     match item:
         case Text():
             return not item.text if item.exact else is_blank(item.text)

@@ -13,24 +13,10 @@ from itertools import groupby
 from promptcache.diagnostics import LanguageError, PromptError, SchemaError, Span, diagnostic
 from promptcache.language.format.markup import Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.format.writer import write_markup
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import write_attributes
 from promptcache.language.syntax.elements import ELEMENTS
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element
-from promptcache.language.syntax.nodes import (
-    Argument,
-    Combination,
-    Doc,
-    Example,
-    Item,
-    Module,
-    Parameter,
-    PromptDocument,
-    Reference,
-    SchemaDocument,
-    Text,
-    Turn,
-    Whitespace,
-)
 from promptcache.language.syntax.source import NOT_IN_XML
 from promptcache.language.syntax.whitespace import finish, is_blank
 
@@ -38,7 +24,7 @@ _NAMES = {element.node: name for name, element in ELEMENTS.items()}
 _IN_ATTRIBUTES = str.maketrans({"\n": "&#10;", "\t": "&#9;", "\r": "&#13;", '"': "&quot;"})
 
 
-def print_schema(schema: SchemaDocument) -> str:
+def print_schema(schema: nodes.SchemaDocument) -> str:
     """Return a schema as an XML document.
 
     Raises:
@@ -47,7 +33,7 @@ def print_schema(schema: SchemaDocument) -> str:
     return _printed(_element("schema", write_attributes(schema), _children(schema.children)), schema.span, SchemaError)
 
 
-def print_prompt(prompt: PromptDocument) -> str:
+def print_prompt(prompt: nodes.PromptDocument) -> str:
     """Return a prompt as an XML document.
 
     Raises:
@@ -69,7 +55,7 @@ def print_prompt(prompt: PromptDocument) -> str:
     children += map(_reference, prompt.references)
     for message in prompt.messages:
         exact = _element("text", (), [message.text])
-        as_it_is = not message.text or finish([message.text], Whitespace.DEDENT) == [message.text]
+        as_it_is = not message.text or finish([message.text], nodes.Whitespace.DEDENT) == [message.text]
         content = message.text if as_it_is else exact
         children.append(exact if message.role is None else _element(message.role.value, (), [content]))
     return _printed(_element("prompt", (("schema", prompt.schema), *attributes), children), prompt.span, PromptError)
@@ -85,13 +71,13 @@ def _printed(root: Tag, span: Span, error: type[LanguageError]) -> str:
 
 def _element(name: str, attributes: Iterable[tuple[str, str]], children: Iterable[MarkupNode | str] = ()) -> Tag:
     """Return the markup of an element. Strings are texts."""
-    nodes = tuple(
+    inside = tuple(
         Chars(MarkupKind.TEXT, escape(each, quote=False).replace("\r", "&#13;")) if isinstance(each, str) else each
         for each in children
         if each != ""
     )
     quoted = ((each, f'"{escape(value, quote=False).translate(_IN_ATTRIBUTES)}"') for each, value in attributes)
-    return Tag(name, tuple(quoted), nodes, "".join(map(_source, nodes)))
+    return Tag(name, tuple(quoted), inside, "".join(map(_source, inside)))
 
 
 def _source(node: MarkupNode) -> str:
@@ -101,7 +87,7 @@ def _source(node: MarkupNode) -> str:
     return f"<{node.name}{attributes}>{node.inner}</{node.name}>"
 
 
-def _reference(reference: Reference) -> Tag:
+def _reference(reference: nodes.Reference) -> Tag:
     attributes, children = _arguments(reference.arguments, reserved=("module",))
     inner = (*children, *map(_reference, reference.children))
     if not reference.absolute and is_element(reference.path) and reference.path not in RESERVED_MODULES:
@@ -110,7 +96,9 @@ def _reference(reference: Reference) -> Tag:
     return _element("use", (("module", path), *attributes), inner)
 
 
-def _arguments(arguments: Sequence[Argument], reserved: tuple[str, ...]) -> tuple[list[tuple[str, str]], list[Tag]]:
+def _arguments(
+    arguments: Sequence[nodes.Argument], reserved: tuple[str, ...]
+) -> tuple[list[tuple[str, str]], list[Tag]]:
     """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order.
 
     An attribute would show line breaks and tabs as references. An element has one attribute of a name, so arguments
@@ -123,25 +111,27 @@ def _arguments(arguments: Sequence[Argument], reserved: tuple[str, ...]) -> tupl
     return [], [_element("arg", (("name", each.name),), (each.text,)) for each in arguments]
 
 
-def _children(items: tuple[Item | Combination, ...]) -> Iterator[MarkupNode | str]:
+def _children(items: tuple[nodes.Item | nodes.Combination, ...]) -> Iterator[MarkupNode | str]:
     """Yield the content of an element; the writer sets the whitespace between blocks, all other text is exact."""
-    for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
+    for inline, group in groupby(items, key=lambda item: isinstance(item, nodes.Text | nodes.Parameter)):
         block = list(group)
-        if not (inline and all(isinstance(item, Text) and not item.exact and is_blank(item.text) for item in block)):
+        if not (
+            inline and all(isinstance(item, nodes.Text) and not item.exact and is_blank(item.text) for item in block)
+        ):
             yield from map(_item, block)
 
 
-def _item(item: Item | Combination) -> MarkupNode | str:
+def _item(item: nodes.Item | nodes.Combination) -> MarkupNode | str:
     children = getattr(item, "children", ())
     match item:
-        case Text():
+        case nodes.Text():
             return _element("text", (), [item.text]) if item.exact else item.text
-        case Doc():
+        case nodes.Doc():
             return _element("doc", (), [item.text])
-        case Turn():
+        case nodes.Turn():
             return _element(item.role.value, (), _children(children))
-        case Example():
+        case nodes.Example():
             return _element("example", write_attributes(item), read_markup(item.prompt))
-        case Module(src=str()):
-            children = tuple(child for child in children if isinstance(child, Doc))
+        case nodes.Module(src=str()):
+            children = tuple(child for child in children if isinstance(child, nodes.Doc))
     return _element(_NAMES[type(item)], write_attributes(item), _children(children))

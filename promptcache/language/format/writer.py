@@ -33,7 +33,6 @@ class _Surroundings(NamedTuple):
     indent: str
 
     def within(self, tag: Tag) -> _Surroundings:
-        """Return the options for the content of `tag`."""
         elements, whitespace = self.elements, self.whitespace
         if elements is ELEMENTS and tag.name == "example":
             elements, whitespace = PROMPT_ELEMENTS, Whitespace.DEDENT
@@ -45,7 +44,6 @@ class _Surroundings(NamedTuple):
         return _Surroundings(elements, whitespace, self.indent + _INDENT)
 
     def is_inline(self, tag: Tag) -> bool:
-        """Return whether an element is part of the text around it."""
         return tag.name in self.elements and self.elements[tag.name].is_inline
 
 
@@ -68,7 +66,6 @@ def write_markup(nodes: Sequence[MarkupNode], *, is_prompt: bool) -> str:
 
 
 def _write_element(tag: Tag, around: _Surroundings) -> str:
-    """Format an element, from its start tag to its end tag."""
     head = _start_tag(tag, around)
     is_exact = tag.name in around.elements and around.elements[tag.name].is_exact
     if is_exact or around.is_inline(tag):

@@ -169,21 +169,17 @@ def idle_scaffolds(
             yield diagnostic("PC313", message, scaffold.span, "remove it")
 
 
-def explain_undecided(rules: Rules, schema: SchemaDocument) -> Diagnostic:
-    """Return the diagnostic for a schema whose satisfiability exceeds the limit of work."""
-    return _too_hard("PC314", "whether any prompt can satisfy this schema", rules, (), schema)
-
-
 def explain_open(modules: Sequence[str], rules: Rules, schema: SchemaDocument) -> Iterator[Diagnostic]:
     """Yield a warning if the guarantees of some modules ("" for every prompt) exceed the limit of work."""
     if modules:
         named = [module for module in modules if module]
         where = ["in every prompt"] if "" in modules else []
         where += [f"with {listed(named)}"] if named else []
-        yield _too_hard("PC318", f"which modules are always present {' and '.join(where)}", rules, named, schema)
+        yield explain_limit("PC318", f"which modules are always present {' and '.join(where)}", rules, named, schema)
 
 
-def _too_hard(code: str, question: str, rules: Rules, modules: Iterable[str], schema: SchemaDocument) -> Diagnostic:
+def explain_limit(code: str, question: str, rules: Rules, modules: Iterable[str], schema: SchemaDocument) -> Diagnostic:
+    """Return the diagnostic for a question about some modules that exceeds the limit of work."""
     _, _, bound = _cone(rules, modules)
     depend = f"{len(bound)} rules depend on each other"
     message = f"it takes more than {max_steps():,} steps to find out {question}: {depend}"
@@ -280,7 +276,6 @@ class _Explainer(NamedTuple):
         return _declared(rule, span, related, fix)
 
     def conflict(self, conflict: Conflict) -> Diagnostic:
-        """Return the diagnostic for named modules that several rules forbid together."""
         modules = self._by_place(conflict.modules)
         reasons = "; ".join(map(describe, conflict.rules))
         what = f"{listed(modules)} cannot be used together" if len(modules) > 1 else f"'{modules[0]}' cannot be used"
@@ -355,7 +350,6 @@ class _Explainer(NamedTuple):
 
 
 def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], fix: str | None) -> Diagnostic:
-    """Return the diagnostic for a declared rule, with the author's message if there is one."""
     assert rule.declared is not None, "only rules of <rules> come here"
     message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
     return diagnostic(_DECLARED.get(rule.kind, "PC418"), message, span, fix, related)

@@ -6,30 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from promptcache.diagnostics import plain_text
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import AttributeType, attributes_of
-from promptcache.language.syntax.nodes import (
-    AnswerFormat,
-    Argument,
-    Assert,
-    Choose,
-    Collection,
-    Doc,
-    Example,
-    Exclude,
-    Include,
-    Module,
-    Parameter,
-    PromptDocument,
-    Reference,
-    Require,
-    Role,
-    RuleList,
-    Scaffold,
-    SchemaDocument,
-    Text,
-    Turn,
-    Union,
-)
 
 
 class ElementType(NamedTuple):
@@ -51,41 +29,49 @@ class ElementType(NamedTuple):
 
 
 RULES: Mapping[str, ElementType] = {
-    "require": ElementType(Require, "if the first condition holds, the second holds too"),
-    "exclude": ElementType(Exclude, "at most one of the modules is present"),
-    "choose": ElementType(Choose, "in every prompt, this number of the modules is present"),
-    "assert": ElementType(Assert, "in every prompt, the condition holds"),
+    "require": ElementType(nodes.Require, "if the first condition holds, the second holds too"),
+    "exclude": ElementType(nodes.Exclude, "at most one of the modules is present"),
+    "choose": ElementType(nodes.Choose, "in every prompt, this number of the modules is present"),
+    "assert": ElementType(nodes.Assert, "in every prompt, the condition holds"),
 }
 """Elements that are allowed in `rules` only."""
 
 _IN_TURNS = ("text", "doc", "parameter", "module", "union", "collection", "include")
-_ANYWHERE = (*_IN_TURNS, *Role, "scaffold")
+_ANYWHERE = (*_IN_TURNS, *nodes.Role, "scaffold")
 ELEMENTS: Mapping[str, ElementType] = {
-    "schema": ElementType(SchemaDocument, "Reusable text, declared once.", (*_ANYWHERE, "answer", "rules", "example")),
-    "module": ElementType(Module, "A named text that a prompt can select.", _ANYWHERE),
-    "union": ElementType(Union, "Alternatives that share one start position.", ("module", "doc")),
-    "collection": ElementType(Collection, "Modules that a prompt uses in any order.", ("module", "include", "doc")),
-    "parameter": ElementType(Parameter, "A slot that a prompt can fill.", is_inline=True),
-    "scaffold": ElementType(Scaffold, "Modules that are also encoded together, so that they attend to each other."),
-    "include": ElementType(Include, "The modules of another file."),
-    **{role.value: ElementType(Turn, "A chat turn.", (*_IN_TURNS, *Role)) for role in Role},
-    "text": ElementType(Text, "Text that is used exactly as it is.", is_inline=True, is_exact=True),
-    "doc": ElementType(Doc, "Documentation, which is never part of a prompt."),
-    "answer": ElementType(AnswerFormat, "The format of answers."),
-    "rules": ElementType(RuleList, "Rules about modules anywhere in the schema.", (*RULES, "doc")),
+    "schema": ElementType(
+        nodes.SchemaDocument, "Reusable text, declared once.", (*_ANYWHERE, "answer", "rules", "example")
+    ),
+    "module": ElementType(nodes.Module, "A named text that a prompt can select.", _ANYWHERE),
+    "union": ElementType(nodes.Union, "Alternatives that share one start position.", ("module", "doc")),
+    "collection": ElementType(
+        nodes.Collection, "Modules that a prompt uses in any order.", ("module", "include", "doc")
+    ),
+    "parameter": ElementType(nodes.Parameter, "A slot that a prompt can fill.", is_inline=True),
+    "scaffold": ElementType(
+        nodes.Scaffold, "Modules that are also encoded together, so that they attend to each other."
+    ),
+    "include": ElementType(nodes.Include, "The modules of another file."),
+    **{role.value: ElementType(nodes.Turn, "A chat turn.", (*_IN_TURNS, *nodes.Role)) for role in nodes.Role},
+    "text": ElementType(nodes.Text, "Text that is used exactly as it is.", is_inline=True, is_exact=True),
+    "doc": ElementType(nodes.Doc, "Documentation, which is never part of a prompt."),
+    "answer": ElementType(nodes.AnswerFormat, "The format of answers."),
+    "rules": ElementType(nodes.RuleList, "Rules about modules anywhere in the schema.", (*RULES, "doc")),
     **RULES,
-    "example": ElementType(Example, "A prompt for the schema, checked with it.", ("prompt",)),
+    "example": ElementType(nodes.Example, "A prompt for the schema, checked with it.", ("prompt",)),
 }
 """Elements of a schema document, by name. A turn in a turn gets a diagnostic of its own, and so does what is in an
 example."""
 
 
 PROMPT_ELEMENTS: Mapping[str, ElementType] = {
-    "prompt": ElementType(PromptDocument, "One request against a schema.", ("use", "arg", "answer", "text", *Role)),
-    "use": ElementType(Reference, "A module by its path.", ("use", "arg")),
-    "arg": ElementType(Argument, "An argument whose text is exact.", is_exact=True),
+    "prompt": ElementType(
+        nodes.PromptDocument, "One request against a schema.", ("use", "arg", "answer", "text", *nodes.Role)
+    ),
+    "use": ElementType(nodes.Reference, "A module by its path.", ("use", "arg")),
+    "arg": ElementType(nodes.Argument, "An argument whose text is exact.", is_exact=True),
     "answer": ELEMENTS["answer"],
-    **{role.value: ElementType(Turn, "A chat turn.", ("text",)) for role in Role},
+    **{role.value: ElementType(nodes.Turn, "A chat turn.", ("text",)) for role in nodes.Role},
     "text": ELEMENTS["text"],
 }
 """Elements of a prompt document, by name, beside those that name modules."""
@@ -100,7 +86,9 @@ def vocabulary() -> dict[str, Any]:
 
     return {
         name: {
-            "children": [child for child in element.children if name not in [*Role] or child not in [*Role]],
+            "children": [
+                child for child in element.children if name not in [*nodes.Role] or child not in [*nodes.Role]
+            ],
             "attributes": [
                 {
                     "name": each.name,

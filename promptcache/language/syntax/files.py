@@ -8,7 +8,7 @@ import of the rest of the language package.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import islice
@@ -46,14 +46,13 @@ class ReadFiles:
         """Return the files of a schema."""
         items = [item for _, item in walk(schema.children)]
         return cls(
-            texts={each.src: _own_text(each) for each in items if isinstance(each, Module) and each.src is not None},
+            texts={
+                each.src: "".join(text.text for text in each.children if isinstance(text, Text) and text.exact)
+                for each in items
+                if isinstance(each, Module) and each.src is not None
+            },
             members={each.src: each.listed for each in items if isinstance(each, Collection) and each.src is not None},
         )
-
-
-def _own_text(module: Module) -> str:
-    """Return the text that a module has from its file."""
-    return "".join(each.text for each in module.children if isinstance(each, Text) and each.exact)
 
 
 Files: TypeAlias = Path | Mapping[str, str] | ReadFiles
@@ -115,26 +114,6 @@ class Folder:
         path = self.here / written
         return path.resolve() if self.texts is None else Path(os.path.normpath(path))
 
-    def has(self, path: Path) -> bool:
-        """Return whether the file exists."""
-        return path.is_file() if self.texts is None else path in self.texts
-
-    def is_taken(self, path: Path) -> bool:
-        """Return whether there is a file, a folder or something else at a path."""
-        return path.exists() if self.texts is None else path in self.texts
-
-    def names(self, above: Path) -> Iterator[str]:
-        """Yield the names of the files directly in a folder; only the first `MAX_NAMES` entries are searched."""
-        if self.texts is not None:
-            yield from (path.name for path in islice(self.texts, MAX_NAMES) if path.parent == above)
-            return
-        with os.scandir(above) as entries:
-            yield from (entry.name for entry in islice(entries, MAX_NAMES) if entry.is_file())
-
-    def open(self, path: Path) -> BinaryIO:
-        """Open a file to read its bytes."""
-        return path.open("rb") if self.texts is None else BytesIO(self.texts[path].encode(errors="surrogatepass"))
-
     def document(self, path: Path) -> bytes:
         """Read a schema document.
 
@@ -143,8 +122,7 @@ class Folder:
         """
         if self.texts is None:
             return read_document(path, SchemaError)
-        with self.open(path) as file:
-            return file.read()
+        return self.texts[path].encode(errors="surrogatepass")
 
 
 def find_file(
@@ -164,7 +142,7 @@ def find_file(
         if not path.is_relative_to(folder.home):
             advice = "move the file into the folder, or copy its content"
             return diagnostic("PC210", f"{what} is outside the folder of the {document}", span, advice)
-        if not folder.has(path):
+        if not (path.is_file() if folder.texts is None else path in folder.texts):
             advice = _similar(written, folder) or "a path is relative to the folder of the file that contains it"
             if "://" in written:
                 advice = "only files in this folder can be named: copy the file"
@@ -214,7 +192,7 @@ def open_src(
         return path
     assert folder is not None, "a file was found in it"
     try:
-        with folder.open(path) as file:
+        with path.open("rb") if folder.texts is None else BytesIO(folder.document(path)) as file:
             return read(file)
     except OSError as fault:
         return diagnostic("PC211", f"src={written!r} cannot be read: {fault.strerror}", span)
@@ -254,7 +232,11 @@ def _similar(written: str, folder: Folder) -> str | None:
     if not above.is_relative_to(folder.home):
         return None
     try:
-        known = [*folder.names(above)]
+        if folder.texts is not None:
+            known = [path.name for path in islice(folder.texts, MAX_NAMES) if path.parent == above]
+        else:
+            with os.scandir(above) as entries:
+                known = [entry.name for entry in islice(entries, MAX_NAMES) if entry.is_file()]
     except OSError:
         return None
     return similar_file(name, known, f"'{parent}/{{}}'" if parent else "'{}'")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import FaultList, SchemaError, Span
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
@@ -17,23 +18,7 @@ from promptcache.language.syntax.names import (
     name_help,
     quoted,
 )
-from promptcache.language.syntax.nodes import (
-    AnswerFormat,
-    Collection,
-    Doc,
-    Item,
-    Module,
-    Parameter,
-    Role,
-    RuleList,
-    Scaffold,
-    SchemaDocument,
-    Text,
-    Turn,
-    Union,
-    join_path,
-    place,
-)
+from promptcache.language.syntax.nodes import join_path, place
 from promptcache.language.syntax.values import answer_faults, check_type, second_answer
 
 
@@ -48,7 +33,7 @@ class ModuleEntry:
 
     path: str
     parent: str
-    module: Module
+    module: nodes.Module
     start: int
     stop: int
     choices: tuple[tuple[int, str], ...]
@@ -59,7 +44,7 @@ class UnionEntry:
     """Union that a schema declares, with the path of the module around it and the paths of its members."""
 
     parent: str
-    union: Union
+    union: nodes.Union
     members: tuple[str, ...]
 
 
@@ -72,15 +57,15 @@ class Index:
 
     modules: dict[str, ModuleEntry] = field(default_factory=dict)
     unions: list[UnionEntry] = field(default_factory=list)
-    collections: dict[str, Collection] = field(default_factory=dict)
-    scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
-    rules: list[RuleList] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    answers: list[AnswerFormat] = field(default_factory=list)
+    collections: dict[str, nodes.Collection] = field(default_factory=dict)
+    scaffolds: list[tuple[str, nodes.Scaffold]] = field(default_factory=list)
+    rules: list[nodes.RuleList] = field(default_factory=list)
+    turns: list[nodes.Turn] = field(default_factory=list)
+    answers: list[nodes.AnswerFormat] = field(default_factory=list)
     faults: FaultList = field(default_factory=lambda: FaultList(SchemaError))
 
 
-def index_schema(schema: SchemaDocument) -> Index:
+def index_schema(schema: nodes.SchemaDocument) -> Index:
     """Return the index of a schema. Diagnostics for names and structure are added to its `faults`."""
     walker = _Walker(schema.span.source)
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
@@ -102,35 +87,37 @@ class _Walker:
         self._first: dict[tuple[str, str, str], Span] = {}
 
     def items(
-        self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
+        self, items: tuple[nodes.Item, ...], parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
     ) -> None:
         for item in items:
             match item:
-                case Module():
+                case nodes.Module():
                     self._module(item, parent, turn, choices)
-                case Union():
+                case nodes.Union():
                     self._union(item, parent, turn, choices)
-                case Collection():
+                case nodes.Collection():
                     self._collection(item, parent, turn, choices)
-                case Parameter():
+                case nodes.Parameter():
                     self._parameter(item, parent)
-                case Scaffold():
+                case nodes.Scaffold():
                     self._scaffold(item, parent)
-                case RuleList():
+                case nodes.RuleList():
                     self.index.rules.append(item)
-                case AnswerFormat() if self.index.answers:
+                case nodes.AnswerFormat() if self.index.answers:
                     self._faults.append(second_answer(item.span, self.index.answers[0].span, "schema"))
-                case AnswerFormat():
+                case nodes.AnswerFormat():
                     self._faults += answer_faults(item)
                     self.index.answers.append(item)
-                case Turn():
+                case nodes.Turn():
                     if turn is not None:
                         message = f"<{item.role}> is inside a turn of <{turn}>, and turns cannot be nested"
                         self._faults.add("PC110", message, item.span, f"close <{turn}> first")
                     self.index.turns.append(item)
                     self.items(item.children, parent, item.role, choices)
 
-    def _module(self, module: Module, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
+    def _module(
+        self, module: nodes.Module, parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
+    ) -> None:
         path, is_named = join_path(parent, module.name), True
         if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
             message = f"a module cannot be named '{module.name}': <{module.name}> has another meaning in a prompt"
@@ -149,7 +136,9 @@ class _Walker:
         self.items(module.children, path, turn, choices)
         self.index.modules[path] = replace(entry, stop=self._entered)
 
-    def _union(self, union: Union, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
+    def _union(
+        self, union: nodes.Union, parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
+    ) -> None:
         if not union.members:
             self._faults.add("PC108", "a union needs members", union.span, "add modules to the union, or remove it")
         if union.name is not None and self._named(union.name, union, "union"):
@@ -162,7 +151,7 @@ class _Walker:
             self.items((member,), parent, turn, inside)
 
     def _collection(
-        self, collection: Collection, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
+        self, collection: nodes.Collection, parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
     ) -> None:
         """Add a collection as a module without content, and check its members."""
         path = join_path(parent, collection.name)
@@ -181,17 +170,17 @@ class _Walker:
                 self._faults.add("PC203", message, place(member, "name"), "give one of them another name", related)
             if self._named(member.name, member, "module"):
                 self._first_of("PC203", "module", member.name, path, place(member, "name"))
-            extra = next((item for item in member.children if not isinstance(item, Text | Doc)), None)
+            extra = next((item for item in member.children if not isinstance(item, nodes.Text | nodes.Doc)), None)
             if extra is not None:
                 message = f"'{member.name}' is a member of a collection, which holds only text"
                 fix = "write this outside of the collection, or make the member a module"
                 self._faults.add("PC111", message, extra.span, fix)
-            for option in attributes_of(Module):
+            for option in attributes_of(nodes.Module):
                 if not option.of_members and getattr(member, option.field) != option.default:
                     message, fix = f"a member of a collection has no option '{option.name}'", "set it on the collection"
                     self._faults.add("PC111", message, place(member, option.name), f"{fix}, or remove {option.name}")
 
-    def _parameter(self, parameter: Parameter, parent: str) -> None:
+    def _parameter(self, parameter: nodes.Parameter, parent: str) -> None:
         self._faults += check_type(parameter)
         reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
         if parameter.name in reserved or parameter.name.lower().startswith("xml"):
@@ -201,13 +190,13 @@ class _Walker:
             return
         self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name"))
 
-    def _scaffold(self, scaffold: Scaffold, parent: str) -> None:
+    def _scaffold(self, scaffold: nodes.Scaffold, parent: str) -> None:
         if scaffold.name is not None and not self._named(scaffold.name, scaffold, "scaffold"):
             return
         if self._first_of("PC206", "scaffold", scaffold_name(scaffold), "", place(scaffold, "name")):
             self.index.scaffolds.append((parent, scaffold))
 
-    def _named(self, name: str, item: Module | Union | Parameter | Scaffold, kind: str) -> bool:
+    def _named(self, name: str, item: nodes.Module | nodes.Union | nodes.Parameter | nodes.Scaffold, kind: str) -> bool:
         if is_name(name):
             return True
         self._faults.add(
@@ -231,6 +220,6 @@ class _Walker:
         return False
 
 
-def scaffold_name(scaffold: Scaffold) -> str:
+def scaffold_name(scaffold: nodes.Scaffold) -> str:
     """Return the name of a scaffold. A scaffold without a name is named after its modules."""
     return scaffold.name if scaffold.name is not None else "+".join(scaffold.modules)

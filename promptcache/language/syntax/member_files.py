@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, TypeAlias
 
@@ -31,12 +32,6 @@ class MemberFields(NamedTuple):
     name: str = "name"
     text: str = "text"
     metadata: tuple[str, ...] = ()
-
-    def shown(self, value: Mapping[str, object]) -> Iterator[str]:
-        """Yield the lines of metadata that a JSON object has."""
-        for field in self.metadata:
-            if (found := value.get(field)) is not None:
-                yield f"{field}: {found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)}"
 
 
 class _Fault(NamedTuple):
@@ -70,12 +65,14 @@ def read_members(src: str, folder: Folder | None, span: Span) -> Mapping[str, Me
 
     A file that does not exist yet has no members.
     """
-    if folder is not None and folder.members is not None:
-        known = folder.members.get(folder.path(src))
-        if known is not None:
-            return known
-    if folder is not None and _is_free(src, folder):
-        return {}
+    if folder is not None:
+        with suppress(OSError, RuntimeError):  # `open_src` reports it
+            path = folder.path(src)
+            if folder.members is not None and path in folder.members:
+                return folder.members[path]
+            is_free = not path.exists() if folder.texts is None else path not in folder.texts
+            if is_free and path.is_relative_to(folder.home):
+                return {}
 
     def read(file: BinaryIO) -> Mapping[str, Member] | list[Diagnostic]:
         assert folder is not None, "a file was found in it"
@@ -114,28 +111,17 @@ def parse_members(
             message = f"member '{name}' is defined twice (first in line {first[1]})"
             found = _Fault("PC203", message, "give one of them another name")
         faults[found.code, found.fix].append((found, _span(source, number, len(line))))
-    return [*map(_summary, faults.values())] or ListedMembers(source=source, entries=entries)
-
-
-def _summary(alike: Sequence[tuple[_Fault, Span]]) -> Diagnostic:
-    (fault, span), *others = alike
-    more = f"; {counted(len(others), 'more line')} like this" if others else ""
-    return diagnostic(fault.code, fault.message + more, span, fault.fix)
+    found_faults = []
+    for (fault, span), *others in faults.values():
+        more = f"; {counted(len(others), 'more line')} like this" if others else ""
+        found_faults.append(diagnostic(fault.code, fault.message + more, span, fault.fix))
+    return found_faults or ListedMembers(source=source, entries=entries)
 
 
 def write_members(texts: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of a file of members, from texts by name."""
     for name, text in texts.items():
         yield json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n"
-
-
-def _is_free(src: str, folder: Folder) -> bool:
-    """Return whether `src` is a path inside the folder of the schema at which there is nothing."""
-    try:
-        path = folder.path(src)
-        return path.is_relative_to(folder.home) and not folder.is_taken(path)
-    except (OSError, RuntimeError):
-        return False
 
 
 def _span(source: str, line: int, length: int) -> Span:
@@ -167,7 +153,12 @@ def _read(line: str, fields: MemberFields | None) -> tuple[str, str] | _Fault | 
         return _Fault("PC201", f"{quoted(name)} cannot be the name of a member", MEMBER_HELP)
     if not text or text.isspace():
         return _Fault("PC224", f"the text of member '{name}' is empty", "write a text, or remove the line")
-    text = "\n".join((*named.shown(value), text))
+    above = (
+        f"{field}: {found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)}"
+        for field in named.metadata
+        if (found := value.get(field)) is not None
+    )
+    text = "\n".join((*above, text))
     if not is_text(text):
         message = f"the text of member '{name}' has half of a surrogate pair, which is no character"
         return _Fault("PC224", message, "write the character itself")

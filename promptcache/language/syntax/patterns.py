@@ -6,11 +6,10 @@ text.
 
 from __future__ import annotations
 
-import itertools
 import re
 import string
-from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import islice
 from typing import Any
 
 from promptcache.language.limits import MAX_PATTERN
@@ -18,6 +17,8 @@ from promptcache.language.limits import MAX_PATTERN
 _MAX_MEMORY = 2 * 1024 * 1024  # bytes of a compiled pattern; this also bounds the time of a match
 _MAX_PLACES = 20  # positions that are tried to locate a fault in a pattern
 _TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|[pP].|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
+"""A token of a pattern: an escape, a whole class of characters, or another bracket."""
+
 _ONLY_RE2 = re.compile(r"\\[pP]|\\x\{|\[:")
 _OPERATION = re.compile(r"(\\.|\[:\^?\w+:\])|\[|&&|--|~~", re.DOTALL)
 _NUM_SHOWN = 64  # characters of a class that is written for Python
@@ -48,11 +49,11 @@ class Pattern:
         if isinstance(compiled, str):
             raise _explained(text, compiled)
         self._compiled = compiled
-        for position, token in _tokens(text):
-            if token == "{" and not _BOUNDS.match(text, position):
+        for token in _TOKEN.finditer(text):
+            if token[0] == "{" and not _BOUNDS.match(text, token.start()):
                 # RE2 reads such a brace as a character
                 message = "'{' does not begin a number of repetitions, such as {2,5} or {0,5}"
-                raise PatternError(message, position, "write \\{ for the character")
+                raise PatternError(message, token.start(), "write \\{ for the character")
 
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches the whole text."""
@@ -64,13 +65,17 @@ read_pattern = lru_cache(maxsize=64)(Pattern)
 
 
 def portable_pattern(text: str) -> str:
-    """Return a correct pattern without what engines with operations on classes read otherwise, such as `[a&&b]`."""
-    return _TOKEN.sub(lambda token: _plain_class(token[0]) if token[0].startswith("[") else token[0], text)
+    """Return a correct pattern without what engines with operations on classes read otherwise, such as `[a&&b]`.
 
+    Brackets and doubled operators in classes are escaped.
+    """
 
-def _plain_class(token: str) -> str:
-    """Return a class of characters in which brackets and doubled operators are escaped."""
-    return token[0] + _OPERATION.sub(lambda found: found[1] or rf"{found[0][:-1]}\{found[0][-1]}", token[1:])
+    def escaped(token: re.Match[str]) -> str:
+        if not token[0].startswith("["):
+            return token[0]
+        return "[" + _OPERATION.sub(lambda found: found[1] or rf"{found[0][:-1]}\{found[0][-1]}", token[0][1:])
+
+    return _TOKEN.sub(escaped, text)
 
 
 def python_pattern(text: str) -> str:
@@ -78,19 +83,19 @@ def python_pattern(text: str) -> str:
 
     Such a class becomes a class of its first characters, so the result may match fewer texts.
     """
-    return _TOKEN.sub(lambda token: _python_token(token[0]), text)
+
+    def in_python(token: re.Match[str]) -> str:
+        if token[0] == r"\z":
+            return r"\Z"
+        if not _ONLY_RE2.search(token[0]):
+            return token[0]
+        found = [each[0] for each in islice(_compile(token[0]).finditer(_every_character()), _NUM_SHOWN)]
+        return f"[{''.join(map(re.escape, found))}]" if found else r"[^\s\S]"
+
+    return _TOKEN.sub(in_python, text)
 
 
-def _python_token(token: str) -> str:
-    if token == r"\z":
-        return r"\Z"
-    if not _ONLY_RE2.search(token):
-        return token
-    found = [match[0] for match in itertools.islice(_compile(token).finditer(_every_character()), _NUM_SHOWN)]
-    return f"[{''.join(map(re.escape, found))}]" if found else r"[^\s\S]"
-
-
-@lru_cache(maxsize=1)
+@cache
 def _every_character() -> str:
     """Return the characters of Unicode's first two planes but control characters, beginning with digits and letters."""
     return f"{string.printable[:95]}\n" + "".join(map(chr, (*range(0xA0, 0xD800), *range(0xE000, 0x20000))))
@@ -109,11 +114,6 @@ def _compile(text: str) -> Any:
         return fault.args[0].decode(errors="replace")
 
 
-def _tokens(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the tokens of a pattern with their positions: escapes, whole character classes, and other brackets."""
-    return ((match.start(), match[0]) for match in _TOKEN.finditer(text))
-
-
 def _explained(text: str, fault: str) -> PatternError:
     reason, _, fragment = fault.partition(": ")
     end = max(len(text) - 1, 0)
@@ -125,7 +125,11 @@ def _explained(text: str, fault: str) -> PatternError:
             message = "the pattern ends where a character after the backslash is expected"
             return PatternError(message, end, r"write \\ for a backslash")
         case "unexpected )":
-            return PatternError("')' closes no group", _closing(text), "write \\) for the character")
+            depth = 0
+            for token in _TOKEN.finditer(text):
+                depth += (token[0] == "(") - (token[0] == ")")
+                if depth < 0:
+                    return PatternError("')' closes no group", token.start(), "write \\) for the character")
         case "pattern too large - compile failed":
             return PatternError("the pattern is too large, because of its repetitions", 0, "use fewer repetitions")
     message, advice = _in_words(reason, fragment)
@@ -135,10 +139,8 @@ def _explained(text: str, fault: str) -> PatternError:
 def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
     match reason:
         case "invalid escape sequence" if fragment[1:].isdigit():
-            return (
-                f"{fragment} refers to a group, and back-references are not supported",
-                "write the content of the group again",
-            )
+            message = f"{fragment} refers to a group, and back-references are not supported"
+            return message, "write the content of the group again"
         case "invalid escape sequence" if fragment in {"\\d", "\\w", "\\s", "\\D", "\\W", "\\S"}:
             return f"{fragment} cannot be the end of a range", "write \\- for a hyphen"
         case "invalid escape sequence":
@@ -155,10 +157,8 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
             least, _, most = fragment.strip("{}").partition(",")
             if most and int(most) < int(least):
                 return f"{fragment}: the second number is smaller than the first", f"write {{{most},{least}}}"
-            return (
-                f"{fragment} repeats more than 1,000 times, counted with the repetitions around it",
-                "use fewer repetitions",
-            )
+            message = f"{fragment} repeats more than 1,000 times, counted with the repetitions around it"
+            return message, "use fewer repetitions"
         case "invalid perl operator" if fragment.startswith(("(?=", "(?!", "(?<")):
             return "look-ahead and look-behind are not supported", _WITHOUT_LOOK_AROUND
         case "invalid perl operator":
@@ -174,13 +174,3 @@ def _position(text: str, fragment: str, fault: str) -> int:
     positions = [match.start() for match in re.finditer(re.escape(fragment), text)] or [0]
     same = (each for each in positions[:_MAX_PLACES] if _compile(text[: each + len(fragment)]) == fault)
     return next(same, positions[0])
-
-
-def _closing(text: str) -> int:
-    """Return the position of the first `)` that closes no group."""
-    depth = 0
-    for position, token in _tokens(text):
-        depth += (token == "(") - (token == ")")
-        if depth < 0:
-            return position
-    return 0

@@ -88,7 +88,6 @@ def num_words(element: Element, node: type[Any]) -> int:
 
 
 def _instead(element: Element, attribute: Attribute, known: Sequence[str]) -> str:
-    """Return help for an attribute that the element does not have."""
     if attribute.name in CONTENT and element.name in _WITH_TEXT:
         return f"write the text inside, <{element.name} …>{attribute.value}</{element.name}>"
     allowed = f"allowed attributes: {', '.join(known)}" if known else "it has no attributes"

@@ -12,38 +12,22 @@ from typing import Any, TypeVar
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, in_order
 from promptcache.language.limits import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, RULES, instead
 from promptcache.language.syntax.files import Folder, find_file, is_template, open_document, read_src
 from promptcache.language.syntax.member_files import read_members
 from promptcache.language.syntax.names import AS_TEXT, HTML, meant
-from promptcache.language.syntax.nodes import (
-    Choose,
-    Collection,
-    Combination,
-    Doc,
-    Example,
-    Include,
-    Item,
-    Module,
-    Role,
-    RuleList,
-    SchemaDocument,
-    Text,
-    Turn,
-    Union,
-    Whitespace,
-    place,
-)
+from promptcache.language.syntax.nodes import place
 from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes, wrong_root
 from promptcache.language.syntax.source import Source
 from promptcache.language.syntax.values import read_answer
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Attribute, Characters, Element, parse_xml
 
-_Schema = TypeVar("_Schema", bound=SchemaDocument)
+_Schema = TypeVar("_Schema", bound=nodes.SchemaDocument)
 
-_TURNS = frozenset(Role)
+_TURNS = frozenset(nodes.Role)
 _OF_THE_FILE = frozenset({"doc", "example", "answer"})
 """Elements of an included file that describe the file itself; an `include` leaves them out."""
 
@@ -67,7 +51,7 @@ class SchemaReader:
         self._path: list[str] = []
         self._include: Span | None = None
         self._depth = self._num_paths = self._num_items = self._num_characters = 0
-        self._top: list[Item] = []
+        self._top: list[nodes.Item] = []
 
     def source(self, data: bytes, name: str) -> Source:
         """Return the text of a file; templates are rendered."""
@@ -92,14 +76,14 @@ class SchemaReader:
     def _fields(self, element: Element) -> dict[str, Any]:
         return read_attributes(element, ELEMENTS[element.name].node, self.faults)
 
-    def _items(self, parent: Element) -> tuple[Item, ...]:
-        items: list[Item] = []
+    def _items(self, parent: Element) -> tuple[nodes.Item, ...]:
+        items: list[nodes.Item] = []
         self._depth += 1
         if self._depth > MAX_DEPTH and self._include is not None:
             raise _too_much(f"with this include, elements are nested more than {MAX_DEPTH} deep", self._include)
         for node in parent.children:
             if isinstance(node, Characters):
-                items.append(Text(text=node.text, span=node.span))
+                items.append(nodes.Text(text=node.text, span=node.span))
             elif not self._allowed(node, parent):
                 continue
             elif node.name == "include":
@@ -135,39 +119,39 @@ class SchemaReader:
             self.faults.add("PC101", f"there is no element <{element.name}>", element.name_span, advice)
         return False
 
-    def _item(self, element: Element) -> Item:
+    def _item(self, element: Element) -> nodes.Item:
         match element.name:
             case "module":
                 return self._module(element)
             case "collection":
                 return self._collection(element)
             case "union":
-                return Union(**self._fields(element), children=self._members(element))
+                return nodes.Union(**self._fields(element), children=self._members(element))
             case "example":
                 return self._example(element)
             case "rules":
                 return self._rules(element)
             case "text":
-                return Text(**self._fields(element), text=self._content(element), exact=True)
+                return nodes.Text(**self._fields(element), text=self._content(element), exact=True)
             case "doc":
-                return Doc(**self._fields(element), text=self._content(element))
+                return nodes.Doc(**self._fields(element), text=self._content(element))
             case "answer":
                 self._hollow(element)
                 return read_answer(element, self._folder, "schema", self.faults)
             case "parameter" | "scaffold":
                 self._hollow(element)
-                item: Item = ELEMENTS[element.name].node(**self._fields(element))
+                item: nodes.Item = ELEMENTS[element.name].node(**self._fields(element))
                 return item
             case role:
-                return Turn(**self._fields(element), role=Role(role), children=self._items(element))
+                return nodes.Turn(**self._fields(element), role=nodes.Role(role), children=self._items(element))
 
-    def _module(self, element: Element) -> Module:
+    def _module(self, element: Element) -> nodes.Module:
         fields = self._fields(element)
         self._path.append(fields["name"])
         children = self._items(element)
         self._path.pop()
         if (src := fields.get("src")) is not None:
-            content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
+            content = (child for child in children if not isinstance(child, nodes.Doc) and not _blank(child))
             if extra := next(content, None):
                 message = "a module with src cannot have other content"
                 self.faults.add("PC109", message, extra.span, "move this content to a separate module")
@@ -176,11 +160,11 @@ class SchemaReader:
             if isinstance(text, Diagnostic):
                 self.faults.append(text)
             else:
-                children += (Text(text=text, span=span, exact=True),)
+                children += (nodes.Text(text=text, span=span, exact=True),)
             fields["src"] = src if self._folder is None else self._folder.from_home(src)
-        return Module(**fields, children=children)
+        return nodes.Module(**fields, children=children)
 
-    def _collection(self, element: Element) -> Collection:
+    def _collection(self, element: Element) -> nodes.Collection:
         fields = self._fields(element)
         self._path.append(fields["name"])
         children = self._members(element)
@@ -192,36 +176,36 @@ class SchemaReader:
             else:
                 fields["listed"] = listed
             fields["src"] = src if self._folder is None else self._folder.from_home(src)
-        return Collection(**fields, children=children)
+        return nodes.Collection(**fields, children=children)
 
-    def _members(self, element: Element) -> tuple[Module | Doc, ...]:
+    def _members(self, element: Element) -> tuple[nodes.Module | nodes.Doc, ...]:
         """Return the modules of a union or collection; text beside them is a fault."""
-        found: list[Module | Doc] = []
+        found: list[nodes.Module | nodes.Doc] = []
         for item in self._items(element):
-            if isinstance(item, Module | Doc):
+            if isinstance(item, nodes.Module | nodes.Doc):
                 found.append(item)
             elif not _blank(item):
                 message = f"a {element.name} can contain only modules, not text"
                 self.faults.add("PC106", message, item.span, "put the text into a module")
         return tuple(found)
 
-    def _rules(self, element: Element) -> RuleList:
-        children: list[Combination | Doc] = []
+    def _rules(self, element: Element) -> nodes.RuleList:
+        children: list[nodes.Combination | nodes.Doc] = []
         for node in element.children:
             if isinstance(node, Characters):
                 if not node.blank:
                     self.faults.add("PC106", "<rules> cannot contain text", node.span, "write rules, or a <doc>")
             elif self._allowed(node, element) and node.name == "doc":
-                children.append(Doc(**self._fields(node), text=self._content(node)))
+                children.append(nodes.Doc(**self._fields(node), text=self._content(node)))
             elif node.name in RULES:
                 self._hollow(node)
-                rule: Combination = RULES[node.name].node(**self._fields(node))
-                if isinstance(rule, Choose) and {"min", "max"}.isdisjoint(dict(rule.places)):
+                rule: nodes.Combination = RULES[node.name].node(**self._fields(node))
+                if isinstance(rule, nodes.Choose) and {"min", "max"}.isdisjoint(dict(rule.places)):
                     self.faults.append(missing(node, "min", "one of the attributes min, max"))
                 children.append(rule)
-        return RuleList(**self._fields(element), children=tuple(children))
+        return nodes.RuleList(**self._fields(element), children=tuple(children))
 
-    def _example(self, element: Element) -> Example | Doc:
+    def _example(self, element: Element) -> nodes.Example | nodes.Doc:
         """Read an example. One without a prompt is a fault and becomes a `Doc`."""
         fields = self._fields(element)
         prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
@@ -233,29 +217,29 @@ class SchemaReader:
                 self.faults.add("PC106", "<example> cannot contain text", node.span, "move the text into the <prompt>")
         if not prompts:
             self.faults.add("PC104", "<example> needs a prompt", element.name_span, 'add <prompt schema="…">')
-            return Doc(text="", span=element.span)
+            return nodes.Doc(text="", span=element.span)
         prompt = prompts[0]
         text = prompt.source.text[prompt.start : prompt.end]
-        return Example(**fields, prompt=text, prompt_span=prompt.span)
+        return nodes.Example(**fields, prompt=text, prompt_span=prompt.span)
 
     def _hollow(self, element: Element) -> None:
         for item in self._items(element):
-            if isinstance(item, Text) and not _blank(item):
+            if isinstance(item, nodes.Text) and not _blank(item):
                 fix = f'write it as default="{item.text.strip()}"' if element.name == "parameter" else "remove it"
                 self.faults.add("PC106", f"<{element.name}> cannot contain text", item.span, fix)
 
     def _content(self, element: Element) -> str:
-        return "".join(item.text for item in self._items(element) if isinstance(item, Text))
+        return "".join(item.text for item in self._items(element) if isinstance(item, nodes.Text))
 
-    def _included(self, element: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
+    def _included(self, element: Element, parent: Element, given: Mapping[str, Attribute]) -> list[nodes.Item]:
         """Return the items of an included file. `given` are the attributes of the files around it."""
         self._hollow(element)
         before = len(self.faults)
-        include = Include(**self._fields(element))
+        include = nodes.Include(**self._fields(element))
         if len(self.faults) > before:
             return []
         path = find_file("href", include.href, self._folder, place(include, "href"))
-        items: list[Item] = []
+        items: list[nodes.Item] = []
         if isinstance(path, Diagnostic):
             self.faults.append(path)
         elif (root := self._root(path, include)) and not self._is_repeated(path, include):
@@ -277,7 +261,7 @@ class SchemaReader:
         ]
         return items
 
-    def _root(self, path: Path, include: Include) -> Element | None:
+    def _root(self, path: Path, include: nodes.Include) -> Element | None:
         """Return the root of an included file within the limits of all of them, or None if it has faults.
 
         Raises:
@@ -309,7 +293,7 @@ class SchemaReader:
                 raise _too_much(f"includes add more than {MAX_BYTES} characters to this schema", include.span)
         return root
 
-    def _is_repeated(self, path: Path, include: Include) -> bool:
+    def _is_repeated(self, path: Path, include: nodes.Include) -> bool:
         """Report a file that is included twice in one module, so that all its names would be defined twice."""
         first = self._included_at.setdefault((path, *self._path), include.span)
         if first is include.span:
@@ -319,17 +303,17 @@ class SchemaReader:
         self.faults.add("PC203", message, include.span, fix, ((first, "first included here"),))
         return True
 
-    def _content_of(self, root: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
+    def _content_of(self, root: Element, parent: Element, given: Mapping[str, Attribute]) -> list[nodes.Item]:
         """Return the modules, unions, collections, scaffolds and rules of an included file.
 
         Rules and scaffolds of a file that is included in a turn move to the top level of the schema. `whitespace` says
         how a file is written, so each file has its own default.
         """
         self._fields(root)  # for its faults
-        dedent = Attribute("whitespace", Whitespace.DEDENT, root.source, root.start, root.start, root.start)
+        dedent = Attribute("whitespace", nodes.Whitespace.DEDENT, root.source, root.start, root.start, root.start)
         given = {**given, "whitespace": dedent, **{each.name: each for each in root.attributes}}
         in_top_turn = parent.name in _TURNS and not self._path
-        items: list[Item] = []
+        items: list[nodes.Item] = []
         for node in root.children:
             if isinstance(node, Characters):
                 if not node.blank:
@@ -354,8 +338,8 @@ class SchemaReader:
         self.faults.add("PC219", message, span, "put it into a module, or write it in the file with the include")
 
 
-def _blank(item: Item) -> bool:
-    return isinstance(item, Text) and not item.exact and is_blank(item.text)
+def _blank(item: nodes.Item) -> bool:
+    return isinstance(item, nodes.Text) and not item.exact and is_blank(item.text)
 
 
 def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> Element:
@@ -380,5 +364,4 @@ def _num_items(element: Element) -> int:
 
 
 def _too_much(message: str, span: Span) -> SchemaError:
-    """Return the error for includes that exceed a limit."""
     return SchemaError([diagnostic("PC221", message, span, "include fewer or smaller files")])

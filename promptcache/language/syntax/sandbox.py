@@ -123,7 +123,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @property
     def lexer(self) -> PlacedLexer:
-        """Return the lexer of the template."""
         return self._lexer
 
     def check_time(self) -> None:

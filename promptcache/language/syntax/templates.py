@@ -6,7 +6,7 @@ Values are escaped, so data never becomes markup. The spans of diagnostics are i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from types import TracebackType
@@ -68,8 +68,6 @@ _CAUGHT = (
 
 
 class _Rendering:
-    """Single rendering of a template."""
-
     def __init__(self, text: str, context: Mapping[str, object] | None) -> None:
         self._text = text
         self._context = context
@@ -108,7 +106,7 @@ class _Rendering:
             case TemplateSyntaxError() if (block := self._unclosed(fault)) is not None:
                 return "PC601", f"'{block[1]}' has no end", f"add {{% end{block[1]} %}}"
             case TemplateSyntaxError():
-                return _syntax_fault(str(fault.message))
+                return "PC601", *_syntax_fault(str(fault.message))
             case ValueError() if "to unpack" in str(fault):
                 advice = "the keys and values of a mapping are written as {% for key, value in it|items %}"
                 return "PC606", f"the template fails: {fault}", advice
@@ -127,7 +125,6 @@ class _Rendering:
         return "PC606", f"the template fails: {fault}", None
 
     def _with_value(self, fault: NoValueError) -> str | None:
-        """Return help for a name without a value, or None."""
         values = [value for part in _frames(fault.__traceback__) for value in part.tb_frame.f_locals.items()]
         found = {name[1] for key, value in values if value is not missing and (name := _VARIABLE.fullmatch(key))}
         known = sorted(found | {*(self._context or ())} if fault.is_variable else fault.known)
@@ -142,9 +139,20 @@ class _Rendering:
 
         It is a name, or an expression up to the end of its tag or line. A fault of what was written last has its tag.
         """
-        if self._template is not None and not _frames(fault.__traceback__):
+        frames = _frames(fault.__traceback__)
+        if self._template is not None and not frames:
             return self._sandbox.lexer.pieces[self._sandbox.piece][:2]
-        start = self._offset(fault)
+        offset = 0
+        if isinstance(fault, TemplateSyntaxError):
+            block = self._unclosed(fault)
+            offset = fault.lineno - 1 if block is None else block.start(1)
+        elif isinstance(fault, TemplateFault) and fault.offset is not None:
+            offset = fault.offset
+        elif self._template is not None:
+            lineno = self._template.get_corresponding_lineno(frames[-1].tb_lineno)
+            offset = lineno - 1  # the lexer counts offsets as lines
+        blank = len(self._text) - len(self._text[offset:].lstrip())
+        start = min(max(offset, blank), max(len(self._text) - 1, 0))
         ends = (self._text.find(end, start) for end in ("}}", "%}", "\n"))
         stop = min((end for end in ends if end >= 0), default=len(self._text))
         if isinstance(fault, NoValueError):
@@ -162,20 +170,6 @@ class _Rendering:
             elif stack:
                 stack.pop()
         return stack[-1] if stack else None
-
-    def _offset(self, fault: Exception) -> int:
-        offset = 0
-        if isinstance(fault, TemplateSyntaxError):
-            block = self._unclosed(fault)
-            offset = fault.lineno - 1 if block is None else block.start(1)
-        elif isinstance(fault, TemplateFault) and fault.offset is not None:
-            offset = fault.offset
-        elif self._template is not None and (frames := _frames(fault.__traceback__)):
-            offset = (
-                self._template.get_corresponding_lineno(frames[-1].tb_lineno) - 1
-            )  # the lexer counts offsets as lines
-        blank = len(self._text) - len(self._text[offset:].lstrip())
-        return min(max(offset, blank), max(len(self._text) - 1, 0))
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:
@@ -195,9 +189,7 @@ def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
     comments, so the search for sections replaces each value with one character.
     """
     shown = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
-    sections: Iterator[tuple[int, int]] = (
-        match.span(1) for match in _SECTION.finditer("".join(shown)) if match[1] is not None
-    )
+    sections = (match.span(1) for match in _SECTION.finditer("".join(shown)) if match[1] is not None)
     start, section = 0, next(sections, None)
     for number, text in enumerate(shown):
         while section is not None and section[1] <= start:
@@ -230,12 +222,11 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
     raise TemplateFault(message, "PC605")
 
 
-def _syntax_fault(message: str) -> tuple[str, str, str | None]:
-    """Return the code, message and help for a tag that Jinja2 cannot read."""
+def _syntax_fault(message: str) -> tuple[str, str | None]:
     tag, due = _NO_TAG.search(message), _DUE.search(message)
     if tag and tag[1] in _TAGS:
-        return "PC601", f"'{tag[1]}' has no beginning", None
+        return f"'{tag[1]}' has no beginning", None
     if tag and tag[1] == "end" and due:
-        return "PC601", "there is no tag 'end'", f"write {{% {due[1]} %}}"
+        return "there is no tag 'end'", f"write {{% {due[1]} %}}"
     advice = did_you_mean(tag[1], _TAGS) if tag else None
-    return "PC601", message, "write }}" if message == "unexpected '}'" else advice
+    return message, "write }}" if message == "unexpected '}'" else advice
