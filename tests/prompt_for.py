@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from typing import TypeAlias
 
 from promptcache.language.checked import CheckedSchema
@@ -41,7 +42,7 @@ def prompt_for(schema: CheckedSchema, modules: Set[str], arguments: SlotArgument
     def members(path: str) -> Iterator[Reference]:
         collection = schema.modules[path].collection
         if collection is not None:
-            for name in collection.fewest:
+            for name in islice(collection.members, collection.minimum):
                 yield Reference(path=name, span=IN_PYTHON)
 
     return Prompt(schema.name, references=references(""), arguments=given(""))

@@ -12,23 +12,17 @@ from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, diagnostic, instance, is_text, one_of, shown
 from promptcache.language.limits import MAX_DEPTH
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS
 from promptcache.language.syntax.member_files import ListedMembers
-from promptcache.language.syntax.nodes import (
-    IN_PYTHON,
-    Choose,
-    Member,
-    Role,
-    SchemaDocument,
-    Text,
-)
+from promptcache.language.syntax.nodes import IN_PYTHON
 
 
 def _is_members(value: object) -> bool:
     if isinstance(value, ListedMembers):  # checked when their file was read
         return True
-    return isinstance(value, Mapping) and all(is_text(name) and isinstance(value[name], Member) for name in value)
+    return isinstance(value, Mapping) and all(is_text(name) and isinstance(value[name], nodes.Member) for name in value)
 
 
 def _is_places(value: object) -> bool:
@@ -44,7 +38,7 @@ _KINDS: Mapping[str, Kind] = {
     "bool": FLAG,
     "Span": instance("a Span", Span),
     "Places": Kind("a tuple of pairs of a name and a tuple of Spans", _is_places),
-    "Role": one_of(Role),
+    "Role": one_of(nodes.Role),
     "Mapping[str, Member]": Kind("a mapping of names to members", _is_members),
 }
 """Values of fields that are no attributes, by annotation. All other such fields are `children`."""
@@ -68,12 +62,12 @@ _HOLD: Mapping[type, tuple[type, ...]] = {
 """Allowed types of children, by parent type."""
 
 
-def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
+def value_faults(schema: nodes.SchemaDocument) -> Iterator[Diagnostic]:
     """Yield a diagnostic for every value and child that a document could not contain."""
-    yield from field_faults(schema, SchemaDocument)
+    yield from field_faults(schema, nodes.SchemaDocument)
     if _CHILDREN.takes(schema.children):
         for child in schema.children:
-            yield from _item_faults(child, _HOLD[SchemaDocument], schema, depth=2)
+            yield from _item_faults(child, _HOLD[nodes.SchemaDocument], schema, depth=2)
 
 
 def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, depth: int) -> Iterator[Diagnostic]:
@@ -83,12 +77,12 @@ def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, dep
         fix = f"allowed: {', '.join(each.__name__ for each in allowed)}"
         yield diagnostic("PC102", message, _place(item), fix)
         return
-    if depth > MAX_DEPTH and (not isinstance(item, Text) or item.exact):
+    if depth > MAX_DEPTH and (not isinstance(item, nodes.Text) or item.exact):
         message = f"{_called(item)} is nested more than {MAX_DEPTH} deep"
         yield diagnostic("PC005", message, _place(item), "use fewer levels")
         return
     yield from field_faults(item, type(item))
-    if isinstance(item, Choose) and item.minimum is None and item.maximum is None:
+    if isinstance(item, nodes.Choose) and item.minimum is None and item.maximum is None:
         yield diagnostic("PC104", "a Choose needs minimum or maximum", _place(item), "add minimum=1")
     children = getattr(item, "children", ())
     if _CHILDREN.takes(children):
@@ -106,7 +100,7 @@ def field_faults(item: object, kind: type) -> Iterator[Diagnostic]:
 
 
 def _called(item: object) -> str:
-    if isinstance(item, SchemaDocument):
+    if isinstance(item, nodes.SchemaDocument):
         return "the schema"
     kind, name = type(item).__name__.lower(), getattr(item, "name", None)
     article = "an" if kind[0] in "aeiou" else "a"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Short, Span
@@ -83,11 +82,6 @@ class CheckedCollection(Short):
     lead: str
     members: Mapping[str, Member]
 
-    @property
-    def fewest(self) -> tuple[str, ...]:
-        """As few members as a prompt may name, the first declared ones."""
-        return tuple(islice(self.members, self.minimum))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedModule(Short):
@@ -107,7 +101,6 @@ class CheckedModule(Short):
 
     @property
     def span(self) -> Span:
-        """Return the span of the declaration."""
         return self.node.span
 
     @property

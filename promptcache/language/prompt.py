@@ -107,7 +107,7 @@ class Prompt(PromptDocument):
         data = read_document(Path(path), PromptError)
         if context is not None and not is_template(name):
             raise PromptError([no_template(name)])
-        return read_prompt(open_document(data, name, context, PromptError), cls, Folder.of(Path(path).parent))
+        return cls(**read_prompt(open_document(data, name, context, PromptError), Folder.of(Path(path).parent)))
 
     @classmethod
     def from_messages(cls, schema: str, messages: ChatMessages) -> Prompt:
@@ -209,7 +209,7 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>", folder: Files |
     Raises:
         PromptError: all faults of XML or structure, in document order.
     """
-    return read_prompt(decode(text, source, PromptError), Prompt, None if folder is None else Folder.of(folder))
+    return Prompt(**read_prompt(decode(text, source, PromptError), None if folder is None else Folder.of(folder)))
 
 
 def example_prompt(example: Example) -> Prompt:
@@ -219,9 +219,8 @@ def example_prompt(example: Example) -> Prompt:
         PromptError: as `parse_prompt`.
     """
     span = example.prompt_span
-    return read_prompt(
-        replace(decode(example.prompt, span.source, PromptError), first=(span.line, span.column)), Prompt
-    )
+    source = replace(decode(example.prompt, span.source, PromptError), first=(span.line, span.column))
+    return Prompt(**read_prompt(source))
 
 
 _NUMBER = number(-sys.float_info.max)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import Any
 
 from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, PromptError, diagnostic, in_order
 from promptcache.language.lint import lint_choices, lint_text, lint_value
@@ -32,19 +32,15 @@ from promptcache.language.syntax.values import answer_faults, read_answer, secon
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
-_Prompt = TypeVar("_Prompt", bound=PromptDocument)
-
 _ROLES = frozenset(Role)
 _OF_PROMPT = {each.name for each in attributes_of(PromptDocument)}
 _EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
-def read_prompt(source: Source, make: Callable[..., _Prompt], folder: Folder | None = None) -> _Prompt:
-    """Read a prompt document.
+def read_prompt(source: Source, folder: Folder | None = None) -> dict[str, Any]:
+    """Return the fields of the prompt of a document.
 
-    Args:
-        make: Class of the result.
-        folder: Folder of the file that `src` names; None if there is none, and `src` is an error.
+    `folder` is that of the file that `src` names; without one, `src` is an error.
 
     Raises:
         PromptError: all faults of XML or structure, in document order.
@@ -75,16 +71,16 @@ def read_prompt(source: Source, make: Callable[..., _Prompt], folder: Folder | N
     arguments = reader.arguments(own, naming)
     if reader.faults:
         raise PromptError(in_order(reader.faults))
-    return make(
-        schema=fields["schema"],
-        references=references,
-        arguments=arguments,
-        messages=messages,
-        version=fields.get("version"),
-        answer_format=answer,
-        span=root.span,
-        warnings=in_order(reader.warnings)[:MAX_FAULTS],
-    )
+    return {
+        "schema": fields["schema"],
+        "references": references,
+        "arguments": arguments,
+        "messages": messages,
+        "version": fields.get("version"),
+        "answer_format": answer,
+        "span": root.span,
+        "warnings": in_order(reader.warnings)[:MAX_FAULTS],
+    }
 
 
 def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:

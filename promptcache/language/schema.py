@@ -209,7 +209,7 @@ def read_schema(text: str | bytes, *, source: str, folder: Files | None, context
         SchemaError: all faults of XML or structure, by file and place.
     """
     reader = SchemaReader(None if folder is None else Folder.of(folder), context)
-    document = reader.schema(decode(text, source, SchemaError), Schema)
+    document = Schema(**reader.schema(decode(text, source, SchemaError)))
     return Read(document, reader.rendered)
 
 
@@ -224,7 +224,7 @@ def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> 
     reader = SchemaReader(Folder.of(where.parent), context)
     source = reader.source(read_document(where, SchemaError), str(path))
     reader.chain.append(where.resolve())
-    document = reader.schema(source, Schema)
+    document = Schema(**reader.schema(source))
     return Read(document, reader.rendered)
 
 

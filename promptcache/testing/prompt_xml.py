@@ -217,7 +217,7 @@ def member_counts(collection: CheckedCollection, limit: int) -> tuple[int, int]:
 def first_members(schema: CheckedSchema, modules: Collection[str]) -> Members:
     """Return as few members of the collections among `modules` as they allow, with others that rules demand."""
     collections = ((path, schema.modules[path].collection) for path in modules)
-    fewest = {path: each.fewest for path, each in collections if each is not None}
+    fewest = {path: tuple(islice(each.members, each.minimum)) for path, each in collections if each is not None}
     if keep_rules(schema, modules, fewest):
         return fewest
     named = sorted({path for rule in schema.rules.of_members for path in rule.modules} - schema.modules.keys())

@@ -10,7 +10,7 @@ import pytest
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
 from promptcache.language import Prompt, Schema
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
-from promptcache.language.syntax.patterns import Pattern
+from promptcache.language.syntax.patterns import matches
 from tests.language.documents import checked, codes, selected
 
 MODULE = '<module name="a"/>'
@@ -18,11 +18,11 @@ MODULE = '<module name="a"/>'
 
 def test_patterns_know_sets_and_escapes():
     """Sets, complements and escaped characters match correctly inside and outside of a class."""
-    assert Pattern("\\D+").matches("ab")
-    assert not Pattern("\\D+").matches("a1")
-    assert Pattern("[\\d\\]x-z]+").matches("7]y")
-    assert not Pattern("[^\\d]").matches("7")
-    assert Pattern("a\\tb").matches("a\tb")
+    assert matches("\\D+", "ab")
+    assert not matches("\\D+", "a1")
+    assert matches("[\\d\\]x-z]+", "7]y")
+    assert not matches("[^\\d]", "7")
+    assert matches("a\\tb", "a\tb")
 
 
 def test_no_document_has_more_faults_than_anyone_reads():

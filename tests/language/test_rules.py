@@ -104,11 +104,12 @@ def test_every_part_of_a_conflict_is_needed(schema, data):
     if conflict is None:
         assert _keeps(rules, tuple(rule for rule in rules.rules if rule.kind is not RuleKind.NESTING), wanted)
         return
-    assert not _keeps(rules, conflict.rules, conflict.modules)
-    for number in range(len(conflict.rules)):
-        assert _keeps(rules, conflict.rules[:number] + conflict.rules[number + 1 :], conflict.modules)
-    for number in range(len(conflict.modules)):
-        assert _keeps(rules, conflict.rules, conflict.modules[:number] + conflict.modules[number + 1 :])
+    modules, broken = map(tuple, conflict)
+    assert not _keeps(rules, broken, modules)
+    for number in range(len(broken)):
+        assert _keeps(rules, broken[:number] + broken[number + 1 :], modules)
+    for number in range(len(modules)):
+        assert _keeps(rules, broken, modules[:number] + modules[number + 1 :])
 
 
 REQUIRED = '<union required="true"><module name="a" requires="{}"/><module name="b" requires="{}"/></union>'

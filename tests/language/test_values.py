@@ -25,7 +25,7 @@ from promptcache.language import (
     text_of,
 )
 from promptcache.language.syntax.nodes import IN_PYTHON
-from promptcache.language.syntax.patterns import Pattern, PatternError, python_pattern
+from promptcache.language.syntax.patterns import PatternError, matches, python_pattern, read_pattern
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected
@@ -47,13 +47,13 @@ PATTERNS = st.recursive(
 @given(pattern=PATTERNS, text=st.text(alphabet="abc1. é١\n", max_size=6))
 def test_patterns_match_as_regular_expressions_do(pattern, text):
     """A pattern matches a text exactly if Python's regular expression over ASCII matches all of the text."""
-    assert Pattern(pattern).matches(text) == (re.fullmatch(pattern, text, re.ASCII) is not None)
+    assert matches(pattern, text) == (re.fullmatch(pattern, text, re.ASCII) is not None)
 
 
 def test_look_around_has_a_fix() -> None:
     """The error says what to write instead."""
     with pytest.raises(PatternError) as caught:
-        Pattern("(?!x)[a-z]+")
+        read_pattern("(?!x)[a-z]+")
     assert caught.value.help is not None
     assert "[^,]+" in caught.value.help
 
@@ -89,7 +89,7 @@ def test_look_around_has_a_fix() -> None:
 def test_faults_of_patterns_have_a_reason_and_a_place(pattern, position, words):
     """A fault of a pattern is reported at its character."""
     with pytest.raises(PatternError) as caught:
-        Pattern(pattern)
+        read_pattern(pattern)
     assert (caught.value.position, words in caught.value.message) == (position, True), caught.value.message
 
 
@@ -97,7 +97,7 @@ def test_faults_of_patterns_have_a_reason_and_a_place(pattern, position, words):
 def test_classes_hold_what_those_of_regular_expressions_do(inside):
     """A class matches the same characters as in Python, also if an escaped character begins or ends a range."""
     expected = [each for each in map(chr, range(128)) if re.fullmatch(f"[{inside}]", each)]
-    assert [each for each in map(chr, range(128)) if Pattern(f"[{inside}]").matches(each)] == expected
+    assert [each for each in map(chr, range(128)) if matches(f"[{inside}]", each)] == expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_classes_hold_what_those_of_regular_expressions_do(inside):
 )
 def test_patterns_are_ascii_where_nothing_else_is_said(pattern, text, expected):
     """One-letter sets are ASCII, classes with \\p are Unicode, and a pattern must match the whole text."""
-    assert Pattern(pattern).matches(text) is expected
+    assert matches(pattern, text) is expected
 
 
 RE2_CLASSES = (
@@ -142,14 +142,14 @@ def test_python_draws_texts_that_re2_accepts(data: st.DataObject, parts: list[st
 
     text = data.draw(st.from_regex(re.compile(python_pattern(pattern), re.ASCII), fullmatch=True))
 
-    assert Pattern(pattern).matches(text)
+    assert matches(pattern, text)
 
 
 @pytest.mark.parametrize("pattern", ["(((a*)*)*)*b", "(a|a)*b", "(a?){50}a{50}", "a*a*a*a*a*b"])
 def test_patterns_cost_no_more_than_their_text(pattern):
     """Patterns with exponential time in other engines are matched at once."""
     start = time.process_time()
-    assert not Pattern(pattern).matches("a" * 2_000 + "c")
+    assert not matches(pattern, "a" * 2_000 + "c")
     assert is_within(time.process_time() - start, 1)
 
 
@@ -157,11 +157,11 @@ def test_large_patterns_cost_little():
     """A pattern over the limit is not parsed, and a pattern with large repetitions is refused or matched at once."""
     start = time.process_time()
     wide = "|".join(f"(?:.*[{letter}].{{400}})" for letter in "abcdefghijklmnopqrstuvwxyz")
-    assert not Pattern(wide).matches("abcdefghij" * 999 + "\n")
-    assert not Pattern("(?:a?){900}b").matches("a" * 10_000)
+    assert not matches(wide, "abcdefghij" * 999 + "\n")
+    assert not matches("(?:a?){900}b", "a" * 10_000)
     for pattern in ("(a{99}){99}", "[\\pL\\pN]{400}", "|".join(map(str, range(100_000)))):
         with pytest.raises(PatternError):
-            Pattern(pattern)
+            read_pattern(pattern)
     assert is_within(time.process_time() - start, 1)
 
 

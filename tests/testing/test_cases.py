@@ -14,7 +14,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from promptcache.language.syntax.patterns import Pattern
+from promptcache.language.syntax.patterns import matches
 from promptcache.testing import (
     ByteTokenizer,
     PromptCase,
@@ -227,7 +227,7 @@ def test_a_pattern_that_no_text_matches_is_named() -> None:
     schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="{}"/></schema>'
     for pattern in ("Ж", r"[^ -~éß日\n]"):
         (case,) = all_prompts(schema.format(pattern), tokenizer=ByteTokenizer())
-        assert Pattern(pattern).matches(case.selection.arguments[0].text)
+        assert matches(pattern, case.selection.arguments[0].text)
 
     with pytest.raises(ValueError, match=r"slot 'p' of length 4, which takes text like a\{5\}"):
         list(all_prompts(schema.format("a{5}"), tokenizer=ByteTokenizer()))

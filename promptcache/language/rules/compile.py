@@ -10,20 +10,11 @@ from collections.abc import Iterator
 
 from promptcache.diagnostics import Span, did_you_mean
 from promptcache.language.rules.rules import Check, Default, Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
 from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, listed, nowhere, path_help, quoted
-from promptcache.language.syntax.nodes import (
-    Assert,
-    Choose,
-    Combination,
-    Exclude,
-    Module,
-    Require,
-    Scaffold,
-    join_path,
-    place,
-)
+from promptcache.language.syntax.nodes import join_path, place
 
 
 def compile_rules(index: Index) -> Rules:
@@ -44,7 +35,7 @@ def compile_rules(index: Index) -> Rules:
     return index_rules(tuple(index.modules), tuple(rules), tuple(defaults), tuple(of_members))
 
 
-def scaffold_members(parent: str, scaffold: Scaffold, index: Index) -> tuple[str, ...]:
+def scaffold_members(parent: str, scaffold: nodes.Scaffold, index: Index) -> tuple[str, ...]:
     """Return the declared members of a scaffold as paths from the root; append a diagnostic for each unknown path."""
     found = _Compiler(index).paths(parent, scaffold, "modules", scaffold.modules)
     return tuple(dict.fromkeys(path for path, _ in found))
@@ -92,24 +83,24 @@ class _Compiler:
             self._faults.add("PC209", f"the default '{union.default}' is not a member of this union", span, fix)
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
 
-    def check(self, rule: Combination) -> Check | None:
+    def check(self, rule: nodes.Combination) -> Check | None:
         """Return the compiled rule of a `rules` element, or None if it has a fault."""
         before = len(self._faults)
         test: Test | Cardinality | None
         match rule:
-            case Require():
+            case nodes.Require():
                 condition = self._condition(rule, "if", rule.condition)
                 consequence = self._condition(rule, "then", rule.consequence)
                 test = Or((Not(condition), consequence)) if condition and consequence else None
                 words = f"if {_plain(rule.condition)} then {_plain(rule.consequence)}"
-            case Assert():
+            case nodes.Assert():
                 test, words = self._condition(rule, "test", rule.test), f"{_plain(rule.test)} must hold"
-            case Exclude():
+            case nodes.Exclude():
                 modules = self._counted(rule)
                 test, words = Cardinality(modules, 0, 1), f"at most one of {listed(modules)} can be used"
                 if len(modules) == 2:
                     words = "'{}' and '{}' exclude each other".format(*modules)
-            case Choose():
+            case nodes.Choose():
                 modules = self._counted(rule)
                 low, size = rule.minimum or 0, len(modules)
                 high = size if rule.maximum is None else rule.maximum
@@ -127,7 +118,7 @@ class _Compiler:
         return Check(kind=kind, test=test, words=words, message=rule.message, span=rule.span)
 
     def paths(
-        self, parent: str, item: Module | Scaffold, attribute: str, written: tuple[str, ...]
+        self, parent: str, item: nodes.Module | nodes.Scaffold, attribute: str, written: tuple[str, ...]
     ) -> Iterator[tuple[str, Span]]:
         """Yield the path from the root and the span of every module in an attribute."""
         for number, path in enumerate(written):
@@ -135,7 +126,7 @@ class _Compiler:
             if (target := self._follow(path, parent, attribute, span)) is not None:
                 yield target, span
 
-    def _condition(self, rule: Require | Assert, attribute: str, text: str) -> Test | None:
+    def _condition(self, rule: nodes.Require | nodes.Assert, attribute: str, text: str) -> Test | None:
         def follow(path: str, token: int) -> str:
             return self._follow(path, "", attribute, place(rule, attribute, token), members=True) or ""
 
@@ -146,7 +137,7 @@ class _Compiler:
             self._faults.add(fault.code, message, place(rule, attribute, fault.token), fault.fix)
             return None
 
-    def _counted(self, rule: Exclude | Choose) -> tuple[str, ...]:
+    def _counted(self, rule: nodes.Exclude | nodes.Choose) -> tuple[str, ...]:
         found = (
             self._follow(path, "", "modules", place(rule, "modules", number), members=True)
             for number, path in enumerate(rule.modules)
@@ -199,7 +190,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _bounds(rule: Choose) -> str:
+def _bounds(rule: nodes.Choose) -> str:
     if rule.minimum == rule.maximum:
         return f"exactly {rule.maximum}"
     least = [f"at least {rule.minimum}"] if rule.minimum else []

@@ -44,16 +44,11 @@ _WORDS = {
 _CODES = frozenset({*_MISSING.values(), *_DECLARED.values(), "PC408", "PC410", "PC411", "PC417", "PC418"})
 
 
-class Conflict(NamedTuple):
-    """Modules that cannot be present together under `rules`; removing any one module or rule ends the conflict."""
-
-    modules: tuple[str, ...]
-    rules: tuple[Rule, ...]
-
-
 @limited_solver(_MAX_STEPS)
-def find_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()) -> Conflict | None:
-    """Return a conflict of which every part is needed, mostly a short one.
+def find_conflict(
+    rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()
+) -> tuple[list[str], list[Rule]] | None:
+    """Return modules that cannot be present together and the rules that forbid it, mostly few of them.
 
     Args:
         rules: All rules of the schema.
@@ -61,18 +56,16 @@ def find_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()
         given: Modules that are always present.
 
     Returns:
-        A conflict; if its parts exceed the limit of work, some may not be needed. None if all modules can be present
-        together, or if that takes too much work to decide.
+        Each part is needed for the conflict, unless its search exceeds the limit of work. None if all modules can be
+        present together, or if that takes too much work to decide.
     """
     modules, nesting, others = _cone(rules, (*wanted, *given))
     with RuleSolver(modules) as solver, suppress(TooHardError):
         solver.add(nesting)
         found = solver.conflict((*others, *dict.fromkeys(wanted)), ("", *given))
         if found is not None:
-            return Conflict(
-                tuple(thing for thing in found if isinstance(thing, str)),
-                tuple(thing for thing in found if not isinstance(thing, str)),
-            )
+            named = [each for each in found if isinstance(each, str)]
+            return named, [each for each in found if not isinstance(each, str)]
     return None
 
 
@@ -129,7 +122,7 @@ def explain_impossible(
 ) -> Diagnostic:
     """Return the diagnostic for modules that no prompt has together; the reason is a conflict, if they are `given`."""
     conflict = None if given is None else find_conflict(rules, (), given)
-    related = () if conflict is None else tuple((rule.span, describe(rule)) for rule in conflict.rules)
+    related = () if conflict is None else tuple((rule.span, describe(rule)) for rule in conflict[1])
     reason = "; ".join(words for _, words in related)
     return diagnostic(code, f"{message}: {reason}" if reason else message, span, fix, related)
 
@@ -211,7 +204,7 @@ def explain_broken(
         return
     outer = {ancestor for module in named for ancestor in ancestors(module)}
     if conflict := find_conflict(rules, [module for module in named if module not in outer]):
-        yield explain.conflict(conflict)
+        yield explain.conflict(*conflict)
         return
     open_rules = (rule for rule in broken[:_MAX_BROKEN] if len(rule.then) > 1)
     options = {option for rule in open_rules for option in explain.options(rule)[0]}
@@ -275,12 +268,12 @@ class _Explainer(NamedTuple):
         fix = _remove(used, test.high) if isinstance(test, Cardinality) else _remove(modules)
         return _declared(rule, span, related, fix)
 
-    def conflict(self, conflict: Conflict) -> Diagnostic:
-        modules = self._by_place(conflict.modules)
-        reasons = "; ".join(map(describe, conflict.rules))
+    def conflict(self, modules: list[str], rules: list[Rule]) -> Diagnostic:
+        modules = self._by_place(modules)
+        reasons = "; ".join(map(describe, rules))
         what = f"{listed(modules)} cannot be used together" if len(modules) > 1 else f"'{modules[0]}' cannot be used"
         named = ((self.places[module], f"'{module}' is named here") for module in modules[:-1])
-        related = (*named, *((rule.span, describe(rule)) for rule in conflict.rules))
+        related = (*named, *((rule.span, describe(rule)) for rule in rules))
         return diagnostic("PC417", f"{what}: {reasons}", self.places[modules[-1]], _remove(modules), related)
 
     def default(self, rule: Implication, default: Default, named: Sequence[str] | None) -> Diagnostic:

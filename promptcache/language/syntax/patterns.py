@@ -34,34 +34,30 @@ class PatternError(Exception):
         self.message, self.position, self.help = message, position, advice
 
 
-class Pattern:
-    """Compiled pattern.
+@lru_cache(maxsize=64)
+def read_pattern(text: str) -> Any:
+    """Return the compiled pattern of RE2.
 
     Raises:
         PatternError: RE2 cannot compile the pattern, or the pattern is too large.
     """
-
-    def __init__(self, text: str) -> None:
-        if len(text) > MAX_PATTERN:
-            message = f"the pattern has {len(text)} characters, and at most {MAX_PATTERN} are allowed"
-            raise PatternError(message, MAX_PATTERN)
-        compiled = _compile(text)
-        if isinstance(compiled, str):
-            raise _explained(text, compiled)
-        self._compiled = compiled
-        for token in _TOKEN.finditer(text):
-            if token[0] == "{" and not _BOUNDS.match(text, token.start()):
-                # RE2 reads such a brace as a character
-                message = "'{' does not begin a number of repetitions, such as {2,5} or {0,5}"
-                raise PatternError(message, token.start(), "write \\{ for the character")
-
-    def matches(self, text: str) -> bool:
-        """Return whether the pattern matches the whole text."""
-        return self._compiled.fullmatch(text) is not None
+    if len(text) > MAX_PATTERN:
+        message = f"the pattern has {len(text)} characters, and at most {MAX_PATTERN} are allowed"
+        raise PatternError(message, MAX_PATTERN)
+    compiled = _compile(text)
+    if isinstance(compiled, str):
+        raise _explained(text, compiled)
+    for token in _TOKEN.finditer(text):
+        if token[0] == "{" and not _BOUNDS.match(text, token.start()):
+            # RE2 reads such a brace as a character
+            message = "'{' does not begin a number of repetitions, such as {2,5} or {0,5}"
+            raise PatternError(message, token.start(), "write \\{ for the character")
+    return compiled
 
 
-read_pattern = lru_cache(maxsize=64)(Pattern)
-"""Return a compiled pattern; the last ones are remembered."""
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern matches a whole text."""
+    return read_pattern(pattern).fullmatch(text) is not None
 
 
 def portable_pattern(text: str) -> str:

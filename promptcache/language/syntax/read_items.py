@@ -5,10 +5,10 @@ The elements of an included file take the place of the `include`. `check_schema`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, in_order
 from promptcache.language.limits import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS
@@ -24,8 +24,6 @@ from promptcache.language.syntax.source import Source
 from promptcache.language.syntax.values import read_answer
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Attribute, Characters, Element, parse_xml
-
-_Schema = TypeVar("_Schema", bound=nodes.SchemaDocument)
 
 _TURNS = frozenset(nodes.Role)
 _OF_THE_FILE = frozenset({"doc", "example", "answer"})
@@ -58,8 +56,8 @@ class SchemaReader:
         self.rendered |= is_template(name)
         return open_document(data, name, self._context, SchemaError)
 
-    def schema(self, source: Source, make: Callable[..., _Schema]) -> _Schema:
-        """Read a schema document; `make` is the class of the result.
+    def schema(self, source: Source) -> dict[str, Any]:
+        """Return the fields of the schema of a document.
 
         Raises:
             SchemaError: All faults of the document and of the files that it includes, or a limit that is exceeded.
@@ -67,11 +65,10 @@ class SchemaReader:
         root = parse_xml(source, source.name, SchemaError)
         if root.name != "schema":
             raise SchemaError([wrong_root(root, "schema")])
-        fields = self._fields(root)
-        document = make(fields.pop("name"), children=(*self._items(root), *self._top), **fields)
+        fields, items = self._fields(root), self._items(root)
         if self.faults:  # a file that is included twice has its faults once
             raise SchemaError(in_order({(each.code, each.span, each.message): each for each in self.faults}.values()))
-        return document
+        return {**fields, "children": (*items, *self._top)}
 
     def _fields(self, element: Element) -> dict[str, Any]:
         return read_attributes(element, ELEMENTS[element.name].node, self.faults)

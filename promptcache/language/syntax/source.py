@@ -110,43 +110,33 @@ _start = attrgetter("start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateOrigin:
-    """Template of a rendered document, with the pieces that map the document to the template."""
-
-    template: Source
-    pieces: tuple[RenderedPiece, ...]
-
-    def span(self, start: int, stop: int) -> Span:
-        """Return the span of the template that produced the characters `[start, stop)` of the document."""
-        first, last = (
-            self.pieces[max(0, bisect_right(self.pieces, offset, key=_start) - 1)]
-            for offset in (start, max(start, stop - 1))
-        )
-        if start == stop:  # a value that wrote nothing is the first of the pieces that begin here
-            index = bisect_left(self.pieces, start, key=_start)
-            first = last = next((piece for piece in self.pieces[index : index + 1] if piece.start == start), first)
-        begin = first.written + (start - first.start if first.verbatim else 0)
-        end = last.written + stop - last.start if last.verbatim else last.written_stop
-        return self.template.span(begin, max(begin, end))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Text of a document, with its name for diagnostics, the offsets of its lines, and its template if it has one.
+    """Text of a document, with its name for diagnostics and the offsets of its lines.
 
-    `first` is the line and column of the first character. It is not (1, 1) if the text is part of another document.
+    `first` is the line and column of the first character. It is not (1, 1) if the text is part of another document. A
+    rendered document has a `template`, to which the `pieces` map it.
     """
 
     name: str
     text: str = field(repr=False)
     line_starts: tuple[int, ...] = field(repr=False)
-    origin: TemplateOrigin | None = field(default=None, repr=False)
+    template: Source | None = field(default=None, repr=False)
+    pieces: tuple[RenderedPiece, ...] = field(default=(), repr=False)
     first: tuple[int, int] = field(default=(1, 1), repr=False)
 
     def span(self, start: int, stop: int) -> Span:
         """Return the span of the characters `[start, stop)`. A rendered document has its spans in the template."""
-        if self.origin is not None:
-            return self.origin.span(start, stop)
+        if self.template is not None:
+            first, last = (
+                self.pieces[max(0, bisect_right(self.pieces, offset, key=_start) - 1)]
+                for offset in (start, max(start, stop - 1))
+            )
+            if start == stop:  # a value that wrote nothing is the first of the pieces that begin here
+                index = bisect_left(self.pieces, start, key=_start)
+                first = last = next((piece for piece in self.pieces[index : index + 1] if piece.start == start), first)
+            begin = first.written + (start - first.start if first.verbatim else 0)
+            end = last.written + stop - last.start if last.verbatim else last.written_stop
+            return self.template.span(begin, max(begin, end))
         first_line, first_column = self.first
         numbers: list[int] = []
         for offset in (start, stop):

@@ -21,7 +21,7 @@ from promptcache.diagnostics import LanguageError, diagnostic, did_you_mean
 from promptcache.language.limits import MAX_BYTES, MAX_DEPTH
 from promptcache.language.syntax.names import few
 from promptcache.language.syntax.sandbox import NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import RenderedPiece, Source, TemplateOrigin, decode, source_of
+from promptcache.language.syntax.source import RenderedPiece, Source, decode, source_of
 
 Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
 """Values that a context may contain: the types of JSON."""
@@ -58,7 +58,7 @@ def render_template(
         code, message, advice = rendering.explain(fault)
         start, stop = rendering.place(fault)
         raise error([diagnostic(code, message, template.span(start, stop), advice)]) from None
-    return replace(source_of(rendered, source), origin=TemplateOrigin(template=template, pieces=pieces))
+    return replace(source_of(rendered, source), template=template, pieces=pieces)
 
 
 _CAUGHT = (

@@ -16,7 +16,7 @@ from promptcache.diagnostics import Diagnostic, FaultList, InvalidGeneration, Sp
 from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.names import argument_form, few, quoted
 from promptcache.language.syntax.nodes import AnswerFormat, Parameter, ParameterType, place
-from promptcache.language.syntax.patterns import PatternError, portable_pattern, read_pattern
+from promptcache.language.syntax.patterns import PatternError, matches, portable_pattern, read_pattern
 from promptcache.language.syntax.read_attributes import read_attributes
 from promptcache.language.syntax.xml import Element
 
@@ -56,7 +56,7 @@ def not_of_type(parameter: Parameter | AnswerFormat, text: str) -> tuple[str, st
         case ParameterType.CHOICE if text not in parameter.choices:
             advice = separated(parameter) or did_you_mean(text, parameter.choices) or "write one of them"
             return f"it takes one of: {few(parameter.choices)}", advice
-    if parameter.pattern is not None and not read_pattern(parameter.pattern).matches(text):
+    if parameter.pattern is not None and not matches(parameter.pattern, text):
         message = parameter.message if isinstance(parameter, Parameter) else None
         return message or f"it takes text that matches {parameter.pattern}", None
     return None
@@ -138,8 +138,7 @@ def output_format(answer: AnswerFormat) -> OutputFormat | None:
     if answer.schema is not None:
         return JSONSchema(answer.schema)
     if answer.type == ParameterType.CHOICE:
-        pattern = None if answer.pattern is None else read_pattern(answer.pattern)
-        taken = [each for each in answer.choices if pattern is None or pattern.matches(each)]
+        taken = [each for each in answer.choices if answer.pattern is None or matches(answer.pattern, each)]
         if not taken:
             raise InvalidGeneration("the format of the answer cannot be used: no choice matches the pattern")
         return Choice(taken)

@@ -32,7 +32,6 @@ class Attribute(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Return the span of the name and the value."""
         return self.source.span(self.start, self.value_stop + 1)
 
     @property
@@ -51,7 +50,6 @@ class Characters(NamedTuple):
 
     @property
     def blank(self) -> bool:
-        """Return whether the text is only whitespace."""
         return not self.text.strip(" \t\n")
 
     @property
@@ -83,7 +81,6 @@ class Element(NamedTuple):
 
     @property
     def name_span(self) -> Span:
-        """Return the span of the name in the start tag."""
         return self.source.span(self.start + 1, self.start + 1 + len(self.name))
 
 
