@@ -72,12 +72,7 @@ class Finished(NamedTuple):
 
 def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
     """Return the items of a schema, and the separator for bare text that continues it ("" behind no block)."""
-    options = TextOptions(
-        cache=True,
-        context=schema.context,
-        whitespace=schema.whitespace,
-        separator=schema.separator,
-    )
+    options = TextOptions(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
     items, empty, _ = _content(schema.children, "", options, "")
     if not any(isinstance(item, CheckedTurn) for item in walk_checked(items)):
         return items, "" if empty else schema.separator

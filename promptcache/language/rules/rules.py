@@ -6,7 +6,7 @@ implications of all rules together (`solver`, `backbone`). The root is a module 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -104,9 +104,9 @@ class Rules:
     order: Mapping[str, int] = field(repr=False)
     rules: tuple[Rule, ...] = field(repr=False)
     members: Mapping[int, frozenset[str]] = field(repr=False)
-    touching: Mapping[str, tuple[int, ...]] = field(repr=False)
+    touching: Mapping[str, Sequence[int]] = field(repr=False)
     standing: tuple[int, ...] = field(repr=False)
-    defaults: Mapping[str, tuple[Default, ...]] = field(repr=False)
+    defaults: Mapping[str, Sequence[Default]] = field(repr=False)
     of_members: tuple[Check, ...] = field(default=(), repr=False)
 
     def complete(self, named: Set[str]) -> dict[str, Default | None]:
@@ -167,9 +167,12 @@ def index_rules(
     """
     members: dict[int, frozenset[str]] = {}
     touching: dict[str, list[int]] = {}
+    standing: list[int] = []
     for number, rule in enumerate(rules):
         if isinstance(rule, Check):
             members[number] = rule.modules
+            if not rule.holds(frozenset(), 0):
+                standing.append(number)
         if rule.kind is not RuleKind.NESTING:
             for module in rule.when[-1:] if isinstance(rule, Implication) else members[number]:
                 touching.setdefault(module, []).append(number)
@@ -180,10 +183,8 @@ def index_rules(
         order={module: index for index, module in enumerate(("", *modules))},
         rules=rules,
         members=members,
-        touching={module: tuple(found) for module, found in touching.items()},
-        standing=tuple(
-            number for number in members if isinstance(rule := rules[number], Check) and not rule.holds(frozenset(), 0)
-        ),
-        defaults={parent: tuple(found) for parent, found in by_parent.items()},
+        touching=touching,
+        standing=tuple(standing),
+        defaults=by_parent,
         of_members=of_members,
     )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from promptcache.diagnostics import FLAG, TEXT, Kind, is_text, one_of, whole
 from promptcache.language.limits import MAX_NAME
 from promptcache.language.syntax.conditions import TOKEN
-from promptcache.language.syntax.repair import REPAIR, is_repair
+from promptcache.language.syntax.repair import REPAIR
 
 _MAX_NUMBER = 999_999_999
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -107,11 +107,6 @@ def choice(enum: type[StrEnum]) -> ValueKind:
     )
 
 
-def escape(text: str) -> str:
-    """Write newlines, tabs and backslashes of a separator as escapes."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
-
-
 def _unescape(text: str) -> str | None:
     found = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), text)
     is_right = all(match[1] in _ESCAPES for match in _ESCAPE.finditer(text)) and len(found) <= MAX_NAME
@@ -164,14 +159,14 @@ SEPARATOR = ValueKind(
     in_python=Kind(f"text of at most {MAX_NAME} characters", lambda value: is_text(value) and len(value) <= MAX_NAME),
     expected=rf"text of at most {MAX_NAME} characters with no escapes but \n, \t and \\",
     read=_unescape,
-    write=escape,
+    write=lambda text: text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t"),
     facets=(("pattern", r"([^\\]|\\[nt\\])*"),),
     example=r"\n",
 )
 REPAIR_NAME = ValueKind(
     in_python=REPAIR,
     expected=REPAIR.words,
-    read=lambda text: text if is_repair(text) else None,
+    read=lambda text: text if REPAIR.takes(text) else None,
     values=("none", "slots", "attended-8", "first-16", "first-20%", "all"),
     facets=(("pattern", "none|slots|all|(attended|first)-((0|[1-9][0-9]{0,8})|([0-9]|[1-9][0-9]|100)%)"),),
 )

@@ -15,15 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
-from promptcache.diagnostics import (
-    Diagnostic,
-    InvalidValue,
-    LanguageError,
-    SchemaError,
-    Span,
-    diagnostic,
-    instance,
-)
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, diagnostic, instance
 from promptcache.language.limits import MAX_BYTES
 from promptcache.language.syntax.nodes import Collection, Member, Module, SchemaDocument, Text, walk
 from promptcache.language.syntax.source import MAX_NAMES, Source, decode, read_document, similar_file

@@ -9,9 +9,6 @@ from typing import Final
 
 from promptcache.diagnostics import InvalidValue, Kind
 
-REPAIRS: Final = "none, slots, all, attended-8 or first-16 (tokens of each text), attended-10% or first-20% (of them)"
-"""The values of `repair`, for messages."""
-
 _COUNTED = re.compile(r"(attended|first)-(0|[1-9][0-9]{0,8})(%?)")
 
 
@@ -65,8 +62,7 @@ class Repair:
         return num_tokens if self.kind is RepairKind.ALL else 0
 
 
-def is_repair(value: object) -> bool:
-    """Whether `Repair.parse` takes a value."""
+def _is_repair(value: object) -> bool:
     if not isinstance(value, str):
         return False
     found = _COUNTED.fullmatch(value)
@@ -75,7 +71,9 @@ def is_repair(value: object) -> bool:
     return not found[3] or int(found[2]) <= 100
 
 
-REPAIR: Final = Kind(REPAIRS, is_repair)
+REPAIR: Final = Kind(
+    "none, slots, all, attended-8 or first-16 (tokens of each text), attended-10% or first-20% (of them)", _is_repair
+)
 """The kind of the texts that `Repair.parse` takes."""
 
 DEFAULT_REPAIR: Final = Repair(RepairKind.FIRST, 16)
