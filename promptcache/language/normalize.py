@@ -209,13 +209,12 @@ def _is_inexact(item: nodes.Item) -> bool:
 def _joined(items: Iterable[_Item], is_text: Callable[[_Item], bool]) -> Iterator[_Item]:
     """Merge adjacent texts."""
     for are_texts, group in groupby(items, key=is_text):
-        if are_texts:
-            first, *others = cast("list[Any]", list(group))
-            last = others[-1] if others else first
-            span = replace(first.span, stop_line=last.span.stop_line, stop_column=last.span.stop_column)
-            yield replace(first, text="".join(item.text for item in (first, *others)), span=span)
-        else:
-            yield from group
+        found: list[Any] = list(group)
+        if are_texts and len(found) > 1:
+            first, last = found[0], found[-1].span
+            span = replace(first.span, stop_line=last.stop_line, stop_column=last.stop_column)
+            found = [replace(first, text="".join(item.text for item in found), span=span)]
+        yield from found
 
 
 def _spaced(items: Sequence[CheckedItem]) -> Iterator[CheckedItem]:

@@ -11,30 +11,20 @@ from typing import Any
 
 from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, PromptError, diagnostic, in_order
 from promptcache.language.lint import lint_choices, lint_text, lint_value
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.files import Folder
 from promptcache.language.syntax.names import AS_TEXT, HTML, RESERVED_MODULES, ROLES, is_path, path_help, quoted
-from promptcache.language.syntax.nodes import (
-    IN_PYTHON,
-    AnswerFormat,
-    Argument,
-    Message,
-    PromptDocument,
-    Reference,
-    Role,
-    Text,
-    Turn,
-    Whitespace,
-)
+from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.read_attributes import read_attributes, wrong_root
 from promptcache.language.syntax.source import Source
 from promptcache.language.syntax.values import answer_faults, read_answer, second_answer
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
-_ROLES = frozenset(Role)
-_OF_PROMPT = {each.name for each in attributes_of(PromptDocument)}
-_EXACT = Text(text="", span=IN_PYTHON, exact=True)
+_ROLES = frozenset(nodes.Role)
+_OF_PROMPT = {each.name for each in attributes_of(nodes.PromptDocument)}
+_EXACT = nodes.Text(text="", span=IN_PYTHON, exact=True)
 
 
 def read_prompt(source: Source, folder: Folder | None = None) -> dict[str, Any]:
@@ -50,7 +40,7 @@ def read_prompt(source: Source, folder: Folder | None = None) -> dict[str, Any]:
         raise PromptError([wrong_root(root, "prompt")])
     reader = _PromptReader()
     fixed = tuple(attribute for attribute in root.attributes if attribute.name in _OF_PROMPT)
-    fields = read_attributes(root._replace(attributes=fixed), PromptDocument, reader.faults)
+    fields = read_attributes(root._replace(attributes=fixed), nodes.PromptDocument, reader.faults)
     own = [attribute for attribute in root.attributes if attribute.name not in _OF_PROMPT]
     stop = 0  # the end of references and arguments; only the prompt's own text and turns may follow
     turn: Element | None = None
@@ -83,7 +73,7 @@ def read_prompt(source: Source, folder: Folder | None = None) -> dict[str, Any]:
     }
 
 
-def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
+def misplaced_text(messages: tuple[nodes.Message, ...]) -> Iterator[Diagnostic]:
     """Yield a diagnostic for every bare text that is not the first message."""
     for message in messages[1:]:
         if message.role is None:
@@ -98,7 +88,7 @@ class _PromptReader:
         self.faults = FaultList(PromptError)
         self.warnings: list[Diagnostic] = []
 
-    def answer(self, elements: Sequence[Element], folder: Folder | None) -> AnswerFormat:
+    def answer(self, elements: Sequence[Element], folder: Folder | None) -> nodes.AnswerFormat:
         """Return the format of the answer. Only the first element is read: checking a format takes milliseconds."""
         element, *others = elements
         for node in element.children:
@@ -113,9 +103,9 @@ class _PromptReader:
         self.faults += (second_answer(each.span, element.span, "prompt") for each in others)
         return answer
 
-    def references(self, nodes: Sequence[Node], around: tuple[Element, ...] = ()) -> Iterator[Reference]:
-        last = next((node for node in reversed(nodes) if isinstance(node, Element)), None)
-        for node in nodes:
+    def references(self, content: Sequence[Node], around: tuple[Element, ...] = ()) -> Iterator[nodes.Reference]:
+        last = next((node for node in reversed(content) if isinstance(node, Element)), None)
+        for node in content:
             if isinstance(node, Characters) or node.name == "text":
                 self._no_text(node, around, last)
             elif node.name in RESERVED_MODULES - {"arg", "use"} and (around or node.name != "answer"):
@@ -125,7 +115,7 @@ class _PromptReader:
                 if node.name == "use" and module is None:
                     continue
                 path = node.name if module is None else module.value
-                reference = Reference(
+                reference = nodes.Reference(
                     path=path.removeprefix("/"),
                     span=node.name_span if module is None else module.value_span,
                     absolute=path.startswith("/"),
@@ -149,15 +139,15 @@ class _PromptReader:
             self.faults.add("PC207", message, module.value_span, path_help(module.value))
         return module
 
-    def arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[Argument, ...]:
-        found: list[Argument] = []
+    def arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[nodes.Argument, ...]:
+        found: list[nodes.Argument] = []
         for item in attributes:
-            found.append(Argument(name=item.name, text=item.value, span=item.span))
+            found.append(nodes.Argument(name=item.name, text=item.value, span=item.span))
             self.warnings += lint_value(item.value, item.value_span)
         for node in children:
             if isinstance(node, Element) and node.name == "arg":
                 found += self._arg(node)
-        first: dict[str, Argument] = {}
+        first: dict[str, nodes.Argument] = {}
         for argument in found:
             if first.setdefault(argument.name, argument) is not argument:
                 related = ((first[argument.name].span, "first given here"),)
@@ -165,47 +155,49 @@ class _PromptReader:
                 self.faults.add("PC403", message, argument.span, "remove one of them", related)
         return tuple(first.values())
 
-    def _arg(self, element: Element) -> Iterator[Argument]:
+    def _arg(self, element: Element) -> Iterator[nodes.Argument]:
         text = self._exact(element)
         match element.attributes:
             case (Attribute(name=slot, value=value),) if slot != "name" and not text:
                 fix = f'write <arg name="{slot}">{value}</arg>'
                 self.faults.add("PC104", "<arg> needs the attribute 'name'", element.name_span, fix)
                 return
-        name = read_attributes(element, Argument, self.faults)["name"]
+        name = read_attributes(element, nodes.Argument, self.faults)["name"]
         if name is not None:
-            yield Argument(name=name, text=text, span=element.span)
+            yield nodes.Argument(name=name, text=text, span=element.span)
 
-    def messages(self, nodes: Sequence[Node]) -> Iterator[Message]:
-        for is_turn, group in groupby(nodes, key=lambda node: isinstance(node, Element) and node.name in _ROLES):
+    def messages(self, content: Sequence[Node]) -> Iterator[nodes.Message]:
+        for is_turn, group in groupby(content, key=lambda node: isinstance(node, Element) and node.name in _ROLES):
             block = [*group]
             for node in block if is_turn else ():
                 assert isinstance(node, Element), "a turn is one"
-                read_attributes(node, Turn, self.faults)
-                yield Message(role=Role(node.name), text=self._text(node.children), span=node.span)
+                read_attributes(node, nodes.Turn, self.faults)
+                yield nodes.Message(role=nodes.Role(node.name), text=self._text(node.children), span=node.span)
             if not is_turn and (text := self._text(block)):
                 first = next(node for node in block if isinstance(node, Element) or not node.blank)
-                yield Message(role=None, text=text, span=first.span)
+                yield nodes.Message(role=None, text=text, span=first.span)
 
-    def _text(self, nodes: Sequence[Node]) -> str:
+    def _text(self, content: Sequence[Node]) -> str:
         """Return the text of a turn, or bare text: <text> is exact, other text is dedented."""
         pieces: list[str | None] = []
         exact = []
-        for node in nodes:
+        for node in content:
             if isinstance(node, Characters):
                 pieces.append(node.text)
             elif node.name == "text":
-                read_attributes(node, Text, self.faults)
+                read_attributes(node, nodes.Text, self.faults)
                 exact.append(self._exact(node))
                 pieces.append(None)
             else:
                 message = f"<{node.name}> is not allowed in the text of a prompt"
                 advice = AS_TEXT if node.name in HTML else "name modules before the text; write &lt; for a literal <"
                 self.faults.add("PC102", message, node.name_span, advice)
-        block = [Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in nodes]
+        block = [
+            nodes.Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in content
+        ]
         self.warnings += lint_text(block)
         remaining = iter(exact)
-        return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, Whitespace.DEDENT))
+        return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, nodes.Whitespace.DEDENT))
 
     def _exact(self, element: Element) -> str:
         for node in element.children:
