@@ -207,7 +207,7 @@ class FaultList(list[Diagnostic]):
     """The faults of one document. Adding a fault beyond `MAX_FAULTS` raises all of them.
 
     Raises:
-        LanguageError: Of the class `error`, from every method that adds; PC012 comes last.
+        LanguageError: Of the class `error`, from `add`, `append` and `+=`; PC012 comes last.
     """
 
     def __init__(self, error: type[LanguageError]) -> None:
@@ -228,11 +228,8 @@ class FaultList(list[Diagnostic]):
             raise self._error([*in_order(each for each in self if each.code != last.code), last])
         super().append(fault)
 
-    def extend(self, faults: Iterable[Diagnostic]) -> None:
+    def __iadd__(self, faults: Iterable[Diagnostic]) -> Self:  # type: ignore[misc,override]
         """Add faults one by one, so that a long generator is not read to its end."""
         for fault in faults:
             self.append(fault)
-
-    def __iadd__(self, faults: Iterable[Diagnostic]) -> Self:  # type: ignore[misc,override]
-        self.extend(faults)
         return self

@@ -21,6 +21,7 @@ from promptcache.language.syntax.names import absolute, ancestors, listed, quote
 from promptcache.language.syntax.nodes import place, walk
 from promptcache.language.syntax.values import separated
 from promptcache.language.syntax.whitespace import is_blank, stray_indentation
+from promptcache.language.syntax.xml import Characters
 
 _TAG = re.compile(
     r"""\{\{-?\s*[^\W\d][^{}\n]*\}\} | \{%[^{}\n]*%\} | (?<![^\s(\[>:,;"'])\{[^\W\d]\w+(?::[.,]?\d+\w*)?\}(?!\w)""",
@@ -52,9 +53,11 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
     yield from _empty_modules(index, rules)
 
 
-def lint_text(block: Sequence[nodes.Item]) -> Iterator[Diagnostic]:
-    """Yield a warning for indentation and for each tag of a template that stays in a text block."""
-    texts = [item if isinstance(item, nodes.Text) and not item.exact else None for item in block]
+def lint_text(texts: Sequence[nodes.Text | Characters | None]) -> Iterator[Diagnostic]:
+    """Yield a warning for indentation and for each tag of a template that stays in a text block.
+
+    None is an item that keeps its text: a parameter, or exact text.
+    """
     found = stray_indentation([None if text is None else text.text for text in texts])
     if found is not None and (text := texts[found[0]]) is not None:
         _, start, stop, message = found
@@ -65,7 +68,7 @@ def lint_text(block: Sequence[nodes.Item]) -> Iterator[Diagnostic]:
             yield from lint_value(text.text, text.span, text)
 
 
-def lint_value(value: str, span: Span, text: nodes.Text | None = None) -> Iterator[Diagnostic]:
+def lint_value(value: str, span: Span, text: nodes.Text | Characters | None = None) -> Iterator[Diagnostic]:
     """Yield a warning for each different tag of a template that stays in the value of an attribute, or in a `text`.
 
     In a template, tags that are left come from values.
@@ -92,12 +95,12 @@ def _texts(items: tuple[nodes.Item, ...], mode: nodes.Whitespace) -> Iterator[Di
             case nodes.Collection() as parent:
                 yield from _texts(parent.children, parent.whitespace or mode)
             case nodes.Text() | nodes.Parameter():
-                yield from lint_text(block) if mode is nodes.Whitespace.DEDENT else ()
+                texts = [item if isinstance(item, nodes.Text) and not item.exact else None for item in block]
+                yield from lint_text(texts) if mode is nodes.Whitespace.DEDENT else ()
 
 
-def _place_in(text: nodes.Text, start: int, stop: int) -> Span:
-    """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
-    document."""
+def _place_in(text: nodes.Text | Characters, start: int, stop: int) -> Span:
+    """Return the span of characters in a line of a text, or of the whole text if its lines differ from the document."""
     span, content = text.span, text.text.strip(" \t\n")
     if content.count("\n") != span.stop_line - span.line:  # the text has comments or references
         return span

@@ -15,7 +15,6 @@ from promptcache.language.syntax import nodes
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.files import Folder
 from promptcache.language.syntax.names import AS_TEXT, HTML, RESERVED_MODULES, ROLES, is_path, path_help, quoted
-from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.read_attributes import read_attributes, wrong_root
 from promptcache.language.syntax.source import Source
 from promptcache.language.syntax.values import answer_faults, read_answer, second_answer
@@ -24,7 +23,6 @@ from promptcache.language.syntax.xml import Attribute, Characters, Element, Node
 
 _ROLES = frozenset(nodes.Role)
 _OF_PROMPT = {each.name for each in attributes_of(nodes.PromptDocument)}
-_EXACT = nodes.Text(text="", span=IN_PYTHON, exact=True)
 
 
 def read_prompt(source: Source, folder: Folder | None = None) -> dict[str, Any]:
@@ -192,10 +190,7 @@ class _PromptReader:
                 message = f"<{node.name}> is not allowed in the text of a prompt"
                 advice = AS_TEXT if node.name in HTML else "name modules before the text; write &lt; for a literal <"
                 self.faults.add("PC102", message, node.name_span, advice)
-        block = [
-            nodes.Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in content
-        ]
-        self.warnings += lint_text(block)
+        self.warnings += lint_text([node if isinstance(node, Characters) else None for node in content])
         remaining = iter(exact)
         return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, nodes.Whitespace.DEDENT))
 
