@@ -13,18 +13,8 @@ from typing import TypeAlias
 from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import (
-    AnswerFormat,
-    Context,
-    Example,
-    Member,
-    Message,
-    Module,
-    Parameter,
-    Placement,
-    Role,
-    join_path,
-)
+from promptcache.language.syntax import nodes
+from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.repair import Repair
 
 CHAT_SCHEMA = "no schema"
@@ -41,7 +31,7 @@ class FinalText(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CheckedParameter(Parameter):
+class CheckedParameter(nodes.Parameter):
     """Slot with the space before it.
 
     Attributes:
@@ -61,7 +51,7 @@ class CheckedParameter(Parameter):
 class CheckedTurn(Short):
     """Chat turn. `open` marks the one top-level user turn that ends with the footer of the request."""
 
-    role: Role
+    role: nodes.Role
     children: tuple[CheckedItem, ...]
     span: Span
     open: bool = False
@@ -80,7 +70,7 @@ class CheckedCollection(Short):
     minimum: int
     maximum: int | None
     lead: str
-    members: Mapping[str, Member]
+    members: Mapping[str, nodes.Member]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -93,10 +83,10 @@ class CheckedModule(Short):
 
     path: str
     parent: str
-    node: Module = field(repr=False, hash=False)
+    node: nodes.Module = field(repr=False, hash=False)
     children: tuple[CheckedItem, ...]
     cache: bool
-    context: Context
+    context: nodes.Context
     collection: CheckedCollection | None = None
 
     @property
@@ -108,11 +98,11 @@ class CheckedModule(Short):
         """Return whether a prompt must name the module whenever its parent is present."""
         return self.node.required
 
-    def member(self, name: str, member: Member) -> CheckedModule:
+    def member(self, name: str, member: nodes.Member) -> CheckedModule:
         """Return a member of this collection as a module."""
         assert self.collection is not None, "only collections have members"
         text = FinalText(text=self.collection.lead + member.text, span=member.span)
-        node = Module(name=name, children=(), span=member.span)
+        node = nodes.Module(name=name, children=(), span=member.span)
         path = join_path(self.path, name)
         return replace(self, path=path, parent=self.path, node=node, children=(text,), collection=None)
 
@@ -189,8 +179,8 @@ class CheckedSchema(Short):
     open_separator: str
     rules: Rules
     repair: Repair | None
-    positions: Placement | None
-    answer_format: AnswerFormat | None
+    positions: nodes.Placement | None
+    answer_format: nodes.AnswerFormat | None
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
 
@@ -205,7 +195,7 @@ class CheckedSchema(Short):
         return any(isinstance(item, CheckedTurn) and item.open for item in self.children)
 
     @property
-    def examples(self) -> tuple[Example, ...]:
+    def examples(self) -> tuple[nodes.Example, ...]:
         """Examples of the author, in document order; `example_prompt` parses one."""
         return self.source.examples
 
@@ -238,10 +228,10 @@ class Selection(Short):
     schema: CheckedSchema
     modules: tuple[str, ...]
     arguments: tuple[FilledSlot, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[nodes.Message, ...]
     span: Span
-    members: Mapping[str, Member] = field(default_factory=dict)
-    answer_format: AnswerFormat | None = None
+    members: Mapping[str, nodes.Member] = field(default_factory=dict)
+    answer_format: nodes.AnswerFormat | None = None
 
     def module(self, path: str) -> CheckedModule:
         """Return a module of the prompt: one of the schema, or a member of a collection."""
@@ -253,8 +243,6 @@ class Selection(Short):
 
     def children(self, module: CheckedModule) -> Sequence[CheckedItem]:
         """Return the items of a module in this prompt: those of a collection are the members that the prompt names."""
-        return module.children if module.collection is None else self.members_of(module)
-
-    def members_of(self, collection: CheckedModule) -> list[CheckedModule]:
-        """Return the members of a collection that the prompt names, in its order."""
-        return [self.module(path) for path in self.members if path.rpartition("/")[0] == collection.path]
+        if module.collection is None:
+            return module.children
+        return [self.module(path) for path in self.members if path.rpartition("/")[0] == module.path]

@@ -53,12 +53,10 @@ def _indent(element: etree._Element, line: str) -> None:
 
 
 def define(name: str, *patterns: etree._Element) -> etree._Element:
-    """Return the definition of a pattern."""
     return RNG.define(*patterns, name=name)
 
 
 def ref(name: str) -> etree._Element:
-    """Return a reference to a definition."""
     return RNG.ref(name=name)
 
 

@@ -30,11 +30,9 @@ _NO_TEXT = ("function_call", "audio", "refusal", "reasoning_details", "thinking"
 
 
 def read_messages(messages: ChatMessages, *, of_model: bool = False) -> tuple[Message, ...]:
-    """Return the roles and texts of chat messages.
+    """Return the turns of chat messages.
 
     Args:
-        messages: The role of each is `system` (or `developer`), `user` or `assistant`. Its content is a text or a list
-            of parts, `{"type": "text", "text": …}`.
         of_model: Whether messages may have what a model writes and what answers it: reasoning, as text in
             `reasoning_content` or `reasoning`, and `tool_calls` of the assistant; and results with the role `tool`.
 

@@ -53,7 +53,6 @@ class TextOptions(NamedTuple):
     separator: str
 
     def within(self, node: nodes.Module | nodes.Collection) -> TextOptions:
-        """Return the options in a module or collection, which may state its own."""
         own = ((name, getattr(node, name, None)) for name in self._fields)
         return self._replace(**{name: value for name, value in own if value is not None})
 

@@ -50,7 +50,6 @@ class _Writer:
                 self._below[path[:index]].append(path[index:].removeprefix("/"))
 
     def definitions(self) -> Iterator[etree._Element]:
-        """Yield the definitions of the prompt, of every module, and of the shared patterns."""
         schema = RNG.attribute(one_of([self._schema.name]), name="schema")
         version = RNG.optional(RNG.attribute(RNG.text(), name="version"))
         naming = self._content("", self._schema.children)
@@ -151,7 +150,8 @@ def _slashes(path: str) -> Iterator[int]:
 
 def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
     """Return the pattern of the arguments for a module's parameters: attributes, or any number of elements."""
-    attributes, words = [], {}
+    attributes: list[etree._Element] = []
+    words: dict[str, str] = {}
     for each in parameters:
         required = "required, " if each.required else ""
         default = "" if each.default is None else f", by default {each.default!r}"

@@ -250,7 +250,8 @@ class _PlanViewer(_Viewer):
             return self._part(PartKind.MODULE, module.path, marks=tuple(self._marks(module)), present=False)
         if module.collection is None:
             return super()._module(node, module)
-        members = [*self._members(each.path for each in self._plan.selection.members_of(module))]
+        paths = (path for path in self._plan.selection.members if path.rpartition("/")[0] == module.path)
+        members = [*self._members(paths)]
         return self._part(PartKind.MODULE, module.path, None, members, marks=tuple(self._marks(module)))
 
     def _members(self, paths: Iterable[str]) -> Iterator[Part]:

@@ -54,10 +54,11 @@ def print_prompt(prompt: nodes.PromptDocument) -> str:
         children.append(_element("answer", write_attributes(prompt.answer_format)))
     children += map(_reference, prompt.references)
     for message in prompt.messages:
-        exact = _element("text", (), [message.text])
-        as_it_is = not message.text or finish([message.text], nodes.Whitespace.DEDENT) == [message.text]
-        content = message.text if as_it_is else exact
-        children.append(exact if message.role is None else _element(message.role.value, (), [content]))
+        child = _element("text", (), [message.text])
+        if message.role is not None:
+            as_it_is = not message.text or finish([message.text], nodes.Whitespace.DEDENT) == [message.text]
+            child = _element(message.role.value, (), [message.text if as_it_is else child])
+        children.append(child)
     return _printed(_element("prompt", (("schema", prompt.schema), *attributes), children), prompt.span, PromptError)
 
 

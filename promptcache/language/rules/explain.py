@@ -48,16 +48,10 @@ _CODES = frozenset({*_MISSING.values(), *_DECLARED.values(), "PC408", "PC410", "
 def find_conflict(
     rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()
 ) -> tuple[list[str], list[Rule]] | None:
-    """Return modules that cannot be present together and the rules that forbid it, mostly few of them.
+    """Return those of the `wanted` modules that cannot be present together, and the rules that forbid it.
 
-    Args:
-        rules: All rules of the schema.
-        wanted: Modules that may be part of the conflict.
-        given: Modules that are always present.
-
-    Returns:
-        Each part is needed for the conflict, unless its search exceeds the limit of work. None if all modules can be
-        present together, or if that takes too much work to decide.
+    The `given` modules are present too. Each part is needed for the conflict, and mostly there are few, unless the
+    search exceeds the limit of work. None if all modules can be present together, or if that takes too much work.
     """
     modules, nesting, others = _cone(rules, (*wanted, *given))
     with RuleSolver(modules) as solver, suppress(TooHardError):
@@ -188,12 +182,9 @@ def explain_broken(
     places: Mapping[str, Span],
     present: Mapping[str, Default | None],
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each fault of a selection.
+    """Yield a diagnostic for each fault of a selection, which breaks the rules `broken`.
 
     Args:
-        rules: All rules of the schema.
-        parameters: The parameters of each module.
-        broken: The rules that the selection breaks.
         places: The span of the reference that names each module or a module inside it; "" is the prompt itself.
         present: All modules of the selection; the value is the default that added the module, None for a named one.
     """

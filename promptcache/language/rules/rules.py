@@ -47,7 +47,6 @@ class Implication:
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules that occur in the rule."""
         return self.then.union(self.when)
 
 
@@ -63,7 +62,6 @@ class Check:
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules that occur in the rule."""
         return frozenset(self.test.modules) if isinstance(self.test, Cardinality) else modules_of(self.test)
 
     def holds(self, present: Set[str], num_touched: int) -> bool:

@@ -68,11 +68,7 @@ class ConditionError(Exception):
 
 
 def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
-    """Parse a condition.
-
-    Args:
-        text: The condition as written.
-        follow: Function that maps a path and the number of its token to the path of a module from the root.
+    """Parse a condition. `follow` maps a path and the number of its token to the path of a module from the root.
 
     Raises:
         ConditionError: The condition is malformed, or nested too deeply.

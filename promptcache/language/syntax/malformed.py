@@ -100,12 +100,9 @@ class Opened(NamedTuple):
 
 
 def not_well_formed(source: Source, code: int, offset: int, start: int, opened: Sequence[Opened]) -> Diagnostic:
-    """Return the diagnostic for a parse error of expat.
+    """Return the diagnostic for an error of expat with this number, which it noticed at `offset`, in characters.
 
     Args:
-        source: The document.
-        code: Error number of expat.
-        offset: Offset at which expat noticed the error, in characters.
         start: Offset of the end of the last tag that was read; 0 before the first tag.
         opened: Elements that are open at the error, outermost first.
     """

@@ -225,15 +225,12 @@ def nowhere(
 ) -> tuple[str, str | None]:
     """Return the message and the suggestion for a path that leads to no module.
 
+    The suggestion is a member of the union that has this name, the same name elsewhere, the path with slashes instead
+    of dots, a similar name in the same place, or the modules there.
+
     Args:
-        path: Path from the root.
-        modules: Paths of all modules.
         unions: Paths of the members of each union that has a name, by the path of the parent joined with that name.
         reference: Its place in a prompt; None for a path in a schema. Elements are suggested if it is in a document.
-
-    Returns:
-        A message that names the missing module, and a suggestion: a member of the union that has this name, the same
-        name elsewhere, the path with slashes instead of dots, a similar name in the same place, or the modules there.
     """
     as_element = reference is not None and reference.line > 0
     steps = path.split("/")

@@ -229,7 +229,6 @@ class Union(SchemaNode):
 
     @property
     def members(self) -> tuple[Module, ...]:
-        """Return the members, in document order."""
         return tuple(child for child in self.children if isinstance(child, Module))
 
 
@@ -351,7 +350,6 @@ class RuleList(SchemaNode):
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
-        """Return the rules, in document order."""
         return tuple(child for child in self.children if not isinstance(child, Doc))
 
 
@@ -409,7 +407,6 @@ class SchemaDocument(SchemaNode):
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """Return the examples, in document order."""
         return tuple(child for child in self.children if isinstance(child, Example))
 
 

@@ -76,7 +76,6 @@ def wrong_root(root: Element, expected: str) -> Diagnostic:
 
 
 def missing(element: Element, name: str, message: str = "the attribute '{}'") -> Diagnostic:
-    """Return the diagnostic for an element without an attribute."""
     return diagnostic("PC104", f"<{element.name}> needs {message.format(name)}", element.name_span, f'add {name}="…"')
 
 

@@ -137,13 +137,12 @@ class Source:
             begin = first.written + (start - first.start if first.verbatim else 0)
             end = last.written + stop - last.start if last.verbatim else last.written_stop
             return self.template.span(begin, max(begin, end))
-        first_line, first_column = self.first
-        numbers: list[int] = []
-        for offset in (start, stop):
-            line = bisect_right(self.line_starts, offset)
-            column = offset - self.line_starts[line - 1] + (first_column if line == 1 else 1)
-            numbers += (line + first_line - 1, column)
-        return Span(self.name, *numbers, self)
+        return Span(self.name, *self._place(start), *self._place(stop), self)
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        line = bisect_right(self.line_starts, offset)
+        column = offset - self.line_starts[line - 1] + (self.first[1] if line == 1 else 1)
+        return line + self.first[0] - 1, column
 
     def line(self, number: int) -> str | None:
         """Return line `number`, counted from 1, or None if there is no such line."""

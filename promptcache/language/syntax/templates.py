@@ -42,10 +42,8 @@ def render_template(
     """Render a template and return the document. The spans of the document are in the template.
 
     Args:
-        text: The template; bytes must be UTF-8.
         context: Values that the template may use: text, numbers, booleans, None, and lists and mappings of these.
         source: Name of the template in diagnostics.
-        error: Class of the error that is raised.
 
     Raises:
         LanguageError: Of the class `error`, with a code from PC601 to PC606, or from `decode`.

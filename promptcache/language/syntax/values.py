@@ -122,7 +122,6 @@ def read_answer(element: Element, folder: Folder | None, document: str, faults: 
 
 
 def second_answer(span: Span, first: Span, document: str) -> Diagnostic:
-    """Return the diagnostic for a second answer of a document, "schema" or "prompt"."""
     related = ((first, "first stated here"),)
     return diagnostic("PC113", f"the {document} has a second <answer>", span, "remove one of them", related)
 
