@@ -24,6 +24,8 @@ from promptcache.language.checked import (
     FilledSlot,
     FinalText,
     Selection,
+    text_of,
+    tool_definitions,
     walk_checked,
 )
 from promptcache.language.format.printer import print_schema
@@ -34,7 +36,6 @@ from promptcache.language.load import format_document, format_markup, is_markup,
 from promptcache.language.messages import ChatMessages
 from promptcache.language.prompt import Prompt, example_prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
-from promptcache.language.prompt_text import text_of, tool_definitions
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import Count, count_combinations, list_selections, open_solver
 from promptcache.language.rules.solver import RuleSolver, limited_solver

@@ -30,13 +30,13 @@ from promptcache.language.checked import (
     CheckedSchema,
     CheckedTurn,
     Selection,
+    text_of,
     walk_checked,
 )
 from promptcache.language.limits import MAX_EXAMPLES
 from promptcache.language.lint import lint_schema, text_outside_turns, texts_outside_turns
 from promptcache.language.normalize import normalize_schema
 from promptcache.language.prompt import example_prompt
-from promptcache.language.prompt_text import text_of
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members

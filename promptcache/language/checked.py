@@ -1,4 +1,4 @@
-"""Types of the checked schema and of a prompt's selection, for use by other rooms.
+"""Types of the checked schema and of a prompt's selection, for use by other rooms, and the text of a selection.
 
 In a checked schema all text is final (whitespace and separators applied). Options are inherited, paths start at
 the root, and documentation is removed. `check_schema` and `resolve_prompt` build these types.
@@ -6,16 +6,22 @@ the root, and documentation is removed. `check_schema` and `resolve_prompt` buil
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, Short, Span
+from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
 from promptcache.language.syntax import nodes
 from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.repair import Repair
+
+_DECODER = json.JSONDecoder()
+_DEFINITION = re.compile(r'\{\s*"type"\s*:\s*"function"')
 
 CHAT_SCHEMA = "no schema"
 """Name of the empty schema of prompts without one, such as chat messages. No schema of a user has a name with a space.
@@ -246,3 +252,64 @@ class Selection(Short):
         if module.collection is None:
             return module.children
         return [self.module(path) for path in self.members if path.rpartition("/")[0] == module.path]
+
+
+_Piece: TypeAlias = FinalText | CheckedParameter | CheckedTurn
+
+
+def text_of(selection: Selection) -> str:
+    """Return the text of a prompt: its modules with their arguments, then its own text; each turn starts a new line."""
+    schema, filled = selection.schema, {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
+    goes_on = schema.has_open_turn or not schema.has_turns
+    found = []
+    for owner, piece in _pieces(selection):
+        match piece:
+            case FinalText(text=text):
+                found.append(text)
+            case CheckedTurn():
+                found.append("\n")
+            case parameter:
+                found.append(parameter.lead + filled.get((owner, parameter.name), parameter.default or ""))
+    for message in selection.messages:
+        found += [schema.open_separator if message.role is None and goes_on else "\n", message.text]
+    return "".join(found)
+
+
+def tool_definitions(selection: Selection) -> list[Any]:
+    """Return the tools whose definitions in the form of OpenAI are in the cached text of a prompt, as JSON."""
+    from promptcache.structured import read_tools  # brings the library of grammars, which few commands need
+
+    found: dict[str, Any] = {}
+    for _, piece in _pieces(selection):
+        if isinstance(piece, FinalText):
+            at = 0
+            with suppress(ValueError, RecursionError):  # raised by JSON that is not complete
+                while (begin := _DEFINITION.search(piece.text, at)) is not None:
+                    value, at = _DECODER.raw_decode(piece.text, begin.start())
+                    with suppress(InvalidValue):
+                        found |= {each.name: each for each in read_tools([value])}
+    return [each.definition for each in found.values()]
+
+
+def _pieces(selection: Selection) -> Iterator[tuple[str, _Piece]]:
+    """Yield the texts and slots of a prompt, each with the module around it, and turns at their start and, unless it
+    is open, their end."""
+    present = frozenset(selection.modules)
+
+    def walk(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[str, _Piece]]:
+        for item in items:
+            match item:
+                case CheckedModule():
+                    if item.path in present:
+                        yield from walk(selection.children(item), item.path)
+                case CheckedUnion():
+                    yield from walk(item.members, owner)
+                case CheckedTurn():
+                    yield owner, item
+                    yield from walk(item.children, owner)
+                    if not item.open:
+                        yield owner, item
+                case piece:
+                    yield owner, piece
+
+    return walk(selection.schema.children, "")
