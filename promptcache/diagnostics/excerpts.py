@@ -86,26 +86,22 @@ def printable(text: str) -> str:
 
 
 def _line(span: Span, gutter: int, mark: str, part: ExcerptPart) -> Iterator[ExcerptPiece]:
-    """Yield the line in which a span starts, underlined; nothing if the line is not known."""
+    """Yield the line in which a span starts, cut to the width of a screen, and its underline; nothing without the text."""
     line = span.document.line(span.line) if span.document is not None else None
     if line is None:
         return
-    stop = span.stop_column if span.stop_line == span.line else len(line) + 1
-    before, marked, after = _cut(line, span.column - 1, max(stop, span.column + 1) - 1)
+    start, stop = span.column - 1, span.stop_column - 1 if span.stop_line == span.line else len(line)
+    stop = max(stop, span.column)
+    first = max(0, start - _BEFORE) if len(line) > _MAX_WIDTH else 0
+    last = min(len(line), first + _MAX_WIDTH)
+    before = printable(("…" if first else "") + line[first:start])
+    marked = printable(line[start : min(stop, last)])
+    after = printable(line[stop:last] + ("…" if last < len(line) else ""))
     underline = " " * _width(before) + mark * max(1, _width(marked))
     yield ExcerptPiece(f"  {span.line:>{gutter}} | ", ExcerptPart.FRAME)
     yield ExcerptPiece(f"{before}{marked}{after}\n")
     yield ExcerptPiece(f"  {'':>{gutter}} | ", ExcerptPart.FRAME)
     yield ExcerptPiece(f"{underline}\n", part)
-
-
-def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
-    """Return the text of a line before, in and after the characters `[start, stop)`, cut to the width of a screen."""
-    first = max(0, start - _BEFORE) if len(line) > _MAX_WIDTH else 0
-    last = min(len(line), first + _MAX_WIDTH)
-    before = ("…" if first else "") + line[first:start]
-    after = line[stop:last] + ("…" if last < len(line) else "")
-    return printable(before), printable(line[start : min(stop, last)]), printable(after)
 
 
 def _width(text: str) -> int:
