@@ -86,7 +86,7 @@ def printable(text: str) -> str:
 
 
 def _line(span: Span, gutter: int, mark: str, part: ExcerptPart) -> Iterator[ExcerptPiece]:
-    """Yield the line in which a span starts, cut to the width of a screen, and its underline; nothing without the text."""
+    """Yield the line in which a span starts, cut to the width of a screen and underlined, if its text is known."""
     line = span.document.line(span.line) if span.document is not None else None
     if line is None:
         return

@@ -108,10 +108,8 @@ class _Compiler:
                     is_max = rule.maximum is not None and low > high
                     limit = f"max is {high}" if is_max else f"there are {size} modules"
                     self._faults.add("PC309", f"min is {low}, but {limit}", place(rule, "min"), "lower min")
-                test, words = (
-                    Cardinality(modules, low, rule.maximum),
-                    f"{_bounds(rule)} of {listed(modules)} must be used",
-                )
+                test = Cardinality(modules, low, rule.maximum)
+                words = f"{_bounds(rule)} of {listed(modules)} must be used"
         if len(self._faults) > before or test is None:
             return None
         kind = RuleKind(type(rule).__name__.lower())
