@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
-from types import TracebackType
+from traceback import walk_tb
+from types import FrameType
 from typing import TypeAlias
 
 from jinja2 import Template, TemplateSyntaxError, UndefinedError
@@ -123,7 +124,7 @@ class _Rendering:
         return "PC606", f"the template fails: {fault}", None
 
     def _with_value(self, fault: NoValueError) -> str | None:
-        values = [value for part in _frames(fault.__traceback__) for value in part.tb_frame.f_locals.items()]
+        values = [value for frame, _ in _frames(fault) for value in frame.f_locals.items()]
         found = {name[1] for key, value in values if value is not missing and (name := _VARIABLE.fullmatch(key))}
         known = sorted(found | {*(self._context or ())} if fault.is_variable else fault.known)
         if near := did_you_mean(fault.name, known):
@@ -137,7 +138,7 @@ class _Rendering:
 
         It is a name, or an expression up to the end of its tag or line. A fault of what was written last has its tag.
         """
-        frames = _frames(fault.__traceback__)
+        frames = _frames(fault)
         if self._template is not None and not frames:
             return self._sandbox.lexer.pieces[self._sandbox.piece][:2]
         offset = 0
@@ -147,8 +148,8 @@ class _Rendering:
         elif isinstance(fault, TemplateFault) and fault.offset is not None:
             offset = fault.offset
         elif self._template is not None:
-            lineno = self._template.get_corresponding_lineno(frames[-1].tb_lineno)
-            offset = lineno - 1  # the lexer counts offsets as lines
+            _, line = frames[-1]
+            offset = self._template.get_corresponding_lineno(line) - 1  # the lexer counts offsets as lines
         blank = len(self._text) - len(self._text[offset:].lstrip())
         start = min(max(offset, blank), max(len(self._text) - 1, 0))
         ends = (self._text.find(end, start) for end in ("}}", "%}", "\n"))
@@ -170,14 +171,9 @@ class _Rendering:
         return stack[-1] if stack else None
 
 
-def _frames(trace: TracebackType | None) -> list[TracebackType]:
-    """Return the parts of a traceback that are in the template, outermost first."""
-    frames = []
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == _FILE:
-            frames.append(trace)
-        trace = trace.tb_next
-    return frames
+def _frames(fault: Exception) -> list[tuple[FrameType, int]]:
+    """Return the frames of an exception that are in the template, outermost first, with their line numbers."""
+    return [(frame, line) for frame, line in walk_tb(fault.__traceback__) if frame.f_code.co_filename == _FILE]
 
 
 def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
