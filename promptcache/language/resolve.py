@@ -224,9 +224,9 @@ class _Resolver:
             else:
                 if found := refusal(parameters[name], argument.text):
                     message = f"{quoted(argument.text)} is not a valid value of parameter '{name}': {found[0]}"
-                    fix = TEMPLATES_ONLY if argument.text.startswith(("{{", "{%")) else found[1]
+                    advice = TEMPLATES_ONLY if argument.text.startswith(("{{", "{%")) else found[1]
                     related = ((parameters[name].span, "the parameter"),)
-                    self.faults.add("PC420", message, argument.span, fix, related)
+                    self.faults.add("PC420", message, argument.span, advice, related)
                 slots[name] = FilledSlot(module=path, parameter=name, text=argument.text, span=argument.span)
 
     def _owner_of(self, name: str, place: Span) -> str | None:

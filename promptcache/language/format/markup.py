@@ -81,7 +81,7 @@ def read_markup(text: str) -> tuple[MarkupNode, ...]:
             inner = text[start.end() : match.start()]
             children[-1].append(Tag(start["start"], _attributes(start), inside, inner))
         elif not match["start"]:
-            children[-1].append(Chars(MarkupKind(match.lastgroup), match[0]))
+            children[-1].append(Chars(MarkupKind(match.lastgroup or ""), match[0]))
         elif match["empty"]:
             children[-1].append(Tag(match["start"], _attributes(match), (), ""))
         else:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import StrEnum
-from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from promptcache.diagnostics import FLAG, TEXT, Kind, is_text, one_of, whole
@@ -172,21 +171,25 @@ REPAIR_NAME = ValueKind(
 )
 
 
-@cache
+_KNOWN: dict[type[Any], tuple[AttributeType, ...]] = {}
+
+
 def attributes_of(node: type[Any]) -> tuple[AttributeType, ...]:
-    """Return the attributes that the fields of a node declare."""
-    hints = get_type_hints(node, include_extras=True)
-    return tuple(
-        declared._replace(
-            name=declared.name or each.name,
-            field=each.name,
-            default=each.default,
-            required=each.default is MISSING,
-            optional=type(None) in get_args(hints[each.name].__origin__),
+    """Return the attributes that the fields of a node declare. They are read once."""
+    if node not in _KNOWN:
+        hints = get_type_hints(node, include_extras=True)
+        _KNOWN[node] = tuple(
+            declared._replace(
+                name=declared.name or each.name,
+                field=each.name,
+                default=each.default,
+                required=each.default is MISSING,
+                optional=type(None) in get_args(hints[each.name].__origin__),
+            )
+            for each in fields(node)
+            for declared in getattr(hints[each.name], "__metadata__", ())
         )
-        for each in fields(node)
-        for declared in getattr(hints[each.name], "__metadata__", ())
-    )
+    return _KNOWN[node]
 
 
 def write_attributes(node: object) -> tuple[tuple[str, str], ...]:
