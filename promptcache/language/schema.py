@@ -12,36 +12,19 @@ from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 from promptcache.diagnostics import PATH, InvalidValue, SchemaError
 from promptcache.language.messages import ChatMessages, read_messages
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.files import Files, Folder, no_template
-from promptcache.language.syntax.nodes import (
-    AnswerFormat,
-    Collection,
-    Combination,
-    Context,
-    Doc,
-    Item,
-    Module,
-    Parameter,
-    ParameterType,
-    Role,
-    RuleList,
-    Scaffold,
-    SchemaDocument,
-    Text,
-    Turn,
-    Union,
-    walk,
-)
+from promptcache.language.syntax.nodes import walk
 from promptcache.language.syntax.read_items import SchemaReader
 from promptcache.language.syntax.source import decode, read_document
 from promptcache.language.syntax.whitespace import is_blank
 
-Content: TypeAlias = str | Parameter | Module | Union | Collection | Turn | Doc
+Content: TypeAlias = str | nodes.Parameter | nodes.Module | nodes.Union | nodes.Collection | nodes.Turn | nodes.Doc
 """Content of a module or turn that is built in Python; a string is exact text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Schema(SchemaDocument):
+class Schema(nodes.SchemaDocument):
     """Schema document as declared.
 
     `Schema("qa").module("system", "Be brief.", required=True)` builds a schema without XML. Every method returns a
@@ -85,7 +68,9 @@ class Schema(SchemaDocument):
             InvalidValue: A message is not supported; names its place.
         """
         turns = (
-            Turn(role=each.role, children=(Text(text=each.text, span=each.span, exact=True),), span=each.span)
+            nodes.Turn(
+                role=each.role, children=(nodes.Text(text=each.text, span=each.span, exact=True),), span=each.span
+            )
             for each in read_messages(messages)
             if each.role is not None  # as in all messages of a chat
         )
@@ -95,27 +80,27 @@ class Schema(SchemaDocument):
         """Add a module; the arguments are those of the function `module`."""
         return self._with((module(name, *content, **options),))
 
-    def with_module(self, *modules: Module) -> Schema:
+    def with_module(self, *modules: nodes.Module) -> Schema:
         """Add existing modules, for example from another schema."""
         return self._with(modules)
 
     def union(
-        self, *members: Module, name: str | None = None, required: bool = False, default: str | None = None
+        self, *members: nodes.Module, name: str | None = None, required: bool = False, default: str | None = None
     ) -> Schema:
         """Add a union; a prompt uses at most one of its members."""
-        return self._with((Union(children=members, name=name, required=required, default=default),))
+        return self._with((nodes.Union(children=members, name=name, required=required, default=default),))
 
     def collection(
         self,
         name: str,
-        *members: Module,
+        *members: nodes.Module,
         minimum: int = 0,
         maximum: int | None = None,
-        context: Context = Context.GUARANTEED,
+        context: nodes.Context = nodes.Context.GUARANTEED,
         separator: str | None = None,
     ) -> Schema:
         """Add a collection; a prompt uses its members in any order."""
-        collection = Collection(
+        collection = nodes.Collection(
             name=name,
             children=members,
             minimum=minimum,
@@ -125,51 +110,51 @@ class Schema(SchemaDocument):
         )
         return self._with((collection,))
 
-    def text(self, *content: str | Parameter) -> Schema:
+    def text(self, *content: str | nodes.Parameter) -> Schema:
         """Add text and slots that are part of every prompt."""
         return self._with(_items(content))
 
     def system(self, *content: Content) -> Schema:
         """Add a system turn."""
-        return self._turn(Role.SYSTEM, content)
+        return self._turn(nodes.Role.SYSTEM, content)
 
     def user(self, *content: Content) -> Schema:
         """Add a user turn; if no text follows it, it stays open for the text of prompts."""
-        return self._turn(Role.USER, content)
+        return self._turn(nodes.Role.USER, content)
 
     def assistant(self, *content: Content) -> Schema:
         """Add an assistant turn."""
-        return self._turn(Role.ASSISTANT, content)
+        return self._turn(nodes.Role.ASSISTANT, content)
 
-    def rule(self, *rules: Combination) -> Schema:
+    def rule(self, *rules: nodes.Combination) -> Schema:
         """Add rules: `Require`, `Exclude`, `Choose` and `Assert`."""
-        return replace(self, children=(*self.children, RuleList(children=rules)))
+        return replace(self, children=(*self.children, nodes.RuleList(children=rules)))
 
     def scaffold(self, *modules: str, name: str | None = None) -> Schema:
         """Add a scaffold: modules, given by their paths from the root, that are also encoded together."""
-        return replace(self, children=(*self.children, Scaffold(modules=modules, name=name)))
+        return replace(self, children=(*self.children, nodes.Scaffold(modules=modules, name=name)))
 
     def answer(
         self,
-        kind: ParameterType = ParameterType.TEXT,
+        kind: nodes.ParameterType = nodes.ParameterType.TEXT,
         *,
         choices: tuple[str, ...] = (),
         pattern: str | None = None,
     ) -> Schema:
         """State the format of answers to prompts of this schema; the arguments are those of `slot`."""
-        return replace(self, children=(*self.children, AnswerFormat(type=kind, choices=choices, pattern=pattern)))
+        return replace(self, children=(*self.children, nodes.AnswerFormat(type=kind, choices=choices, pattern=pattern)))
 
-    def _with(self, items: tuple[Item, ...]) -> Schema:
+    def _with(self, items: tuple[nodes.Item, ...]) -> Schema:
         children = self.children
         index = next((index for index in reversed(range(len(children))) if not _is_empty(children[index])), 0)
         turn = children[index] if children else None
-        if not isinstance(turn, Turn) or any(isinstance(each, Turn) for _, each in walk(items)):
+        if not isinstance(turn, nodes.Turn) or any(isinstance(each, nodes.Turn) for _, each in walk(items)):
             return replace(self, children=(*children, *items))
         longer = replace(turn, children=(*turn.children, *items))
         return replace(self, children=(*children[:index], longer, *children[index + 1 :]))
 
-    def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
-        turn = Turn(role=role, children=_items(content))
+    def _turn(self, role: nodes.Role, content: tuple[Content, ...]) -> Schema:
+        turn = nodes.Turn(role=role, children=_items(content))
         return replace(self, children=(*self.children, turn))
 
 
@@ -245,16 +230,16 @@ class ModuleOptions(TypedDict, total=False):
     cache: bool | None
     reserve: int | None
     priority: int | None
-    context: Context | None
+    context: nodes.Context | None
     separator: str | None
 
 
-def module(name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Module:
+def module(name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> nodes.Module:
     """Build a module of text, slots and other content.
 
     `module("trip", "Plan ", slot("days", 4, default="three"), " days.", requires=("visa",))`
     """
-    return Module(name=name, children=_items(content), **options)
+    return nodes.Module(name=name, children=_items(content), **options)
 
 
 def slot(
@@ -264,13 +249,13 @@ def slot(
     default: str | None = None,
     placeholder: str | None = None,
     required: bool = False,
-    kind: ParameterType = ParameterType.TEXT,
+    kind: nodes.ParameterType = nodes.ParameterType.TEXT,
     choices: tuple[str, ...] = (),
     pattern: str | None = None,
     message: str | None = None,
-) -> Parameter:
+) -> nodes.Parameter:
     """Build a parameter for the content of a module."""
-    return Parameter(
+    return nodes.Parameter(
         name=name,
         length=length,
         default=default,
@@ -283,17 +268,17 @@ def slot(
     )
 
 
-def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
-    return tuple(Text(text=item, exact=True) if isinstance(item, str) else item for item in content)
+def _items(content: tuple[Content, ...]) -> tuple[nodes.Item, ...]:
+    return tuple(nodes.Text(text=item, exact=True) if isinstance(item, str) else item for item in content)
 
 
-def _is_empty(item: Item) -> bool:
+def _is_empty(item: nodes.Item) -> bool:
     match item:
-        case Text():
+        case nodes.Text():
             return not item.text if item.exact else is_blank(item.text)
-        case Collection():
+        case nodes.Collection():
             return False
-        case Module() | Union():
+        case nodes.Module() | nodes.Union():
             return all(_is_empty(child) for child in item.children)
         case _:
-            return not isinstance(item, Parameter | Turn)
+            return not isinstance(item, nodes.Parameter | nodes.Turn)

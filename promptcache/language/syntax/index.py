@@ -6,6 +6,7 @@ Names that are malformed, reserved or used twice become diagnostics. This module
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from promptcache.diagnostics import FaultList, SchemaError, Span
 from promptcache.language.syntax import nodes
@@ -21,14 +22,16 @@ from promptcache.language.syntax.names import (
 from promptcache.language.syntax.nodes import join_path, place
 from promptcache.language.syntax.values import answer_faults, check_type, second_answer
 
+_Choices: TypeAlias = tuple[tuple[int, str], ...]
+"""The number of each union around a module, with the path of the member that contains the module."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleEntry:
     """Module that a schema declares.
 
     `[start, stop)` is a range of module numbers in document order. If one module stops before another starts, its
-    layout comes earlier, unless the two are in different members of a union. `choices` lists the unions around the
-    module, each with the member that contains the module.
+    layout comes earlier, unless the two are in different members of a union. `choices` lists the unions around it.
     """
 
     path: str
@@ -36,7 +39,7 @@ class ModuleEntry:
     module: nodes.Module
     start: int
     stop: int
-    choices: tuple[tuple[int, str], ...]
+    choices: _Choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +89,7 @@ class _Walker:
         self._entered = 0
         self._first: dict[tuple[str, str, str], Span] = {}
 
-    def items(
-        self, items: tuple[nodes.Item, ...], parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
-    ) -> None:
+    def items(self, items: tuple[nodes.Item, ...], parent: str, turn: nodes.Role | None, choices: _Choices) -> None:
         for item in items:
             match item:
                 case nodes.Module():
@@ -115,9 +116,7 @@ class _Walker:
                     self.index.turns.append(item)
                     self.items(item.children, parent, item.role, choices)
 
-    def _module(
-        self, module: nodes.Module, parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
-    ) -> None:
+    def _module(self, module: nodes.Module, parent: str, turn: nodes.Role | None, choices: _Choices) -> None:
         path, is_named = join_path(parent, module.name), True
         if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
             message = f"a module cannot be named '{module.name}': <{module.name}> has another meaning in a prompt"
@@ -136,9 +135,7 @@ class _Walker:
         self.items(module.children, path, turn, choices)
         self.index.modules[path] = replace(entry, stop=self._entered)
 
-    def _union(
-        self, union: nodes.Union, parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
-    ) -> None:
+    def _union(self, union: nodes.Union, parent: str, turn: nodes.Role | None, choices: _Choices) -> None:
         if not union.members:
             self._faults.add("PC108", "a union needs members", union.span, "add modules to the union, or remove it")
         if union.name is not None and self._named(union.name, union, "union"):
@@ -151,7 +148,7 @@ class _Walker:
             self.items((member,), parent, turn, inside)
 
     def _collection(
-        self, collection: nodes.Collection, parent: str, turn: nodes.Role | None, choices: tuple[tuple[int, str], ...]
+        self, collection: nodes.Collection, parent: str, turn: nodes.Role | None, choices: _Choices
     ) -> None:
         """Add a collection as a module without content, and check its members."""
         path = join_path(parent, collection.name)
