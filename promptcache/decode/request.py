@@ -154,7 +154,8 @@ class RequestBuilder:
             _check_tools(tools, plan, self.tokenizer, is_chat=is_chat)
         limit = check_room(plan, options.max_new_tokens, model.context_length)
         reader = answer_reader(self.tokenizer, plan, tools)
-        output, stated = None, plan.selection.answer_format
+        output: OutputFormat | None = None
+        stated = plan.selection.answer_format
         if options.output is not None:
             output = read_output(options.output)
         elif stated is not None:

@@ -90,7 +90,6 @@ class PlainPrefill:
     def __init__(
         self, plan: Plan, model: Model, tokenizer: Tokenizer, eos_ids: Collection[int], max_new_tokens: int
     ) -> None:
-        """Compute the greedy answer of a planned prompt without a cache of modules."""
         token_ids = whole_token_ids(plan, tokenizer)
         self.tokens = RequestTokens(parts=(), token_ids=token_ids, position_ids=tuple(range(len(token_ids))))
         self.answer_ids, logits = _greedy(Batch(model), self.tokens, {}, eos_ids, max_new_tokens)

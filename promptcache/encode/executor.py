@@ -182,9 +182,8 @@ class Executor:
         """
         self.activity.arrived()
         self.model.check_unchanged()
-        wanted = tuple(dict.fromkeys(wanted))
         lookups: dict[Encoding, Lookup] = {}
-        unknown = wanted
+        wanted = unknown = tuple(dict.fromkeys(wanted))
         while unknown:  # the contexts of missing encodings, too
             found = self._get_many(unknown)
             lookups.update(found)
@@ -232,7 +231,6 @@ class Executor:
 
         Args:
             plan: One with `repair="attended-K"`, that awaits the choice.
-            kv_of: KV of the encodings that the plan has parts of.
             salt: A choice is kept for requests of the same salt, so that no other one shows by its time what was asked.
         """
         question = plan.question

@@ -106,9 +106,6 @@ class Repetition:
     def promote(self, plan: Plan, salt: str | None = None) -> int:
         """Promote the combination of a plan now.
 
-        Args:
-            salt: As for `refine`.
-
         Returns:
             The number of tokens that were computed; 0 if the plan is exact, or promoted already.
 
@@ -151,31 +148,26 @@ class Repetition:
                 combination = next(reversed(self._waiting), None)
             if combination is None:
                 return False
-            if not self._extend(combination, check):
-                with self._lock:
+            num_kept, is_known = 0, False
+            try:
+                num_kept = self._executor.extend_history(*combination, check)
+                is_known = self._is_known(combination)
+            except Interrupted:
+                raise
+            except Exception:  # noqa: BLE001 - a promotion costs no answer
+                _log.exception("a combination of modules could not be promoted")
+            with self._lock:
+                self._num_promoted += is_known
+                num_computed = self._waiting.get(combination, 0) + num_kept
+                if num_kept == 0 or is_known or num_computed > len(combination[0].token_ids):
                     self._waiting.pop(combination, None)
+                elif combination in self._waiting:
+                    self._waiting[combination] = num_computed
             return True
 
     def end(self) -> None:
         """End the thread."""
         self._thread.end()
-
-    def _extend(self, combination: _Combination, check: StopCheck) -> bool:
-        """Compute the next tokens of a combination; return whether there is more. An error is logged, and ends it."""
-        try:
-            num_kept = self._executor.extend_history(*combination, check)
-        except Interrupted:
-            raise
-        except Exception:  # noqa: BLE001 - a promotion costs no answer
-            _log.exception("a combination of modules could not be promoted")
-            return False
-        is_known = self._is_known(combination)
-        with self._lock:
-            self._num_promoted += is_known
-            num_computed = self._waiting.get(combination, 0) + num_kept
-            if combination in self._waiting:
-                self._waiting[combination] = num_computed
-        return num_kept > 0 and not is_known and num_computed <= len(combination[0].token_ids)
 
     def _is_known(self, combination: _Combination) -> bool:
         found = self._executor.recall(*combination, is_whole=True)

@@ -50,7 +50,6 @@ class Copies:
         """Create it without copies.
 
         Args:
-            model: Its KV is copied, and its rotary embeddings move keys.
             memory: Keeps copies for later requests. If it is None or has no room, a copy is shared by the requests that
                 use it at the same time.
             small_tokens: Segments of fewer tokens are joined at once.

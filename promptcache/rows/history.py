@@ -117,7 +117,6 @@ class _Node:
 
 _Branch: TypeAlias = dict[tuple[int, int, Salt], _Node]
 
-
 _Path: TypeAlias = list[tuple[_Node, KV, int]]
 """Nodes along a stretch, from the root of its tree on: each with its KV and the number of its first tokens in use."""
 
@@ -162,7 +161,6 @@ class History:
 
         Args:
             tokens: The request as planned.
-            salt: Requests share history only with requests of the same salt.
             is_whole: Whether all tokens may be found. A request computes its last one, whose logits it needs.
         """
         found, kv_of = list[OwnStretch](), dict[Encoding, KV]()

@@ -36,7 +36,6 @@ def attention_weights(
 
     Args:
         tokens: The request. Nothing that is computed for it is kept.
-        kv_of: KV of the encodings that it has parts of.
         chunk_tokens: Maximum number of tokens in one forward pass.
     """
     batch = Batch(model, copies)
