@@ -25,7 +25,6 @@ __all__ = [
     "are_finite",
     "attention_weights",
     "choose_kernels",
-    "has_finite_logits",
     "note_attention",
     "open_copies",
     "open_graphs",
