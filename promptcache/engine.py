@@ -147,7 +147,7 @@ class Engine(Unpicklable):
         get `ServiceClosed`. The model, KV in folders and under URLs, and a `Store` of the caller stay as they are.
         """
         self._catalog.close()
-        self._repetition.end()
+        self._repetition.thread.end()
         for service in tuple(self._services):
             service.close()
         self.clear_history()

@@ -174,8 +174,7 @@ class Executor:
             progress: Called after each forward pass with the number of computed tokens and the number of all missing
                 tokens, and about once a second while it waits for another process. No lock is held, so it may call the
                 engine. If it raises, nothing more is computed.
-            patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
-                too.
+            patience_s: As `PATIENCE_S`.
 
         Raises:
             ModelChanged: The model is not as it was when it was made.
@@ -284,9 +283,6 @@ class Executor:
 
         If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
         the store now, return only these.
-
-        Returns:
-            What was found, or what was computed.
         """
         keys = [[*map(self.key, each)] for each in batch]
         with self.store.claim(keys, patience_s, on_wait) as claimed, self._lock:

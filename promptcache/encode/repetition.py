@@ -50,7 +50,11 @@ _Combination: TypeAlias = tuple[RequestTokens, Salt]
 
 
 class Repetition:
-    """Promotes combinations that came, and refines the plans of requests. Thread-safe."""
+    """Promotes combinations that came, and refines the plans of requests. Thread-safe.
+
+    Attributes:
+        thread: Promotes in idle time.
+    """
 
     def __init__(self, executor: Executor, mode: str = PromoteMode.OFF) -> None:
         """Create one without promotions.
@@ -69,7 +73,7 @@ class Repetition:
         self._num_promoted = self._num_hits = 0
         self._lock = new_lock()
         self._working = new_lock()
-        self._thread = IdleThread(self.work, executor.activity)
+        self.thread = IdleThread(self.work, executor.activity)
 
     @property
     def figures(self) -> Promotions:
@@ -94,7 +98,7 @@ class Repetition:
                     self._waiting.move_to_end(combination)
                     if len(self._waiting) > MAX_COMBINATIONS:
                         self._waiting.popitem(last=False)
-                self._thread.start()
+                self.thread.start()
             return plan
         known = self._executor.recall(plan.tokens, salt)
         if known is not None and len(found.missing) > len(known.missing) + MAX_LOST_TOKENS:
@@ -164,10 +168,6 @@ class Repetition:
                 elif combination in self._waiting:
                     self._waiting[combination] = num_computed
             return True
-
-    def end(self) -> None:
-        """End the thread."""
-        self._thread.end()
 
     def _is_known(self, combination: _Combination) -> bool:
         found = self._executor.recall(*combination, is_whole=True)

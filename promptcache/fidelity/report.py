@@ -5,13 +5,13 @@ Divergences are in nats, as everywhere in Python. The command shows millinats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from promptcache.diagnostics import Short
-from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, Setting
+from promptcache.fidelity.settings import PROMOTED, Setting
 
 EQUAL_NATS = 0.0001
 """Difference of two divergences that count as equal: a tenth of a millinat, the last digit that is shown."""
@@ -116,40 +116,28 @@ class Fidelity(Short):
         return self.settings[0]
 
     def recommend(self, max_divergence: float | None = None) -> SettingFidelity | None:
-        """Return the setting that `recommend` chooses, or None."""
-        return recommend(self.settings, max_divergence)
+        """Return the fastest setting that is near enough to ordinary prefill, or None if none is.
 
-
-def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None = None) -> SettingFidelity | None:
-    """Return the fastest setting that is near enough to ordinary prefill, or None if none is.
-
-    1. Settings that an attribute can state take part.
-    2. Near enough is a mean divergence of at most `max_divergence`. Without a limit, it is `highest_equal` of the
-       nearest setting whose TTFT is at most `LONGEST_TTFT` times that of the fastest one.
-    3. The lowest TTFT is taken. TTFTs that differ by at most `EQUAL_TTFT` count as equal; of these the nearest setting
-       is taken, and of equally near ones the first.
-    4. The schema stays as it is if that is among these, and its mean is at most `highest_equal` of the choice.
-
-    Args:
-        settings: The schema as it is first.
-        max_divergence: In nats.
-    """
-    settings = tuple(settings)
-    as_it_is = next((each for each in settings if each.setting == AS_IT_IS), None)
-    stated = [each for each in settings if each.setting != PROMOTED]
-    if max_divergence is None:
-        longest = LONGEST_TTFT * min(each.relative_ttft for each in stated)
-        quick = (each for each in stated if each.relative_ttft <= longest)
-        max_divergence = min(quick, key=lambda each: each.divergence.value).highest_equal
-    allowed = [each for each in stated if each.divergence.value <= max_divergence]
-    if not allowed:
-        return None
-    fastest = min(each.relative_ttft for each in allowed)
-    fast = [each for each in allowed if each.relative_ttft <= fastest * (1 + EQUAL_TTFT)]
-    chosen = min(fast, key=lambda each: round(each.divergence.value / EQUAL_NATS))
-    if as_it_is in fast and as_it_is is not None and as_it_is.divergence.value <= chosen.highest_equal:
-        return as_it_is
-    return chosen
+        1. Settings that an attribute can state take part.
+        2. Near enough is a mean divergence of at most `max_divergence`, in nats. Without a limit, it is `highest_equal`
+           of the nearest setting whose TTFT is at most `LONGEST_TTFT` times that of the fastest one.
+        3. The lowest TTFT is taken. TTFTs that differ by at most `EQUAL_TTFT` count as equal; of these the nearest
+           setting is taken, and of equally near ones the first.
+        4. The schema stays as it is if that is among these, and its mean is at most `highest_equal` of the choice.
+        """
+        stated = [each for each in self.settings if each.setting != PROMOTED]
+        if max_divergence is None:
+            longest = LONGEST_TTFT * min(each.relative_ttft for each in stated)
+            quick = (each for each in stated if each.relative_ttft <= longest)
+            max_divergence = min(quick, key=lambda each: each.divergence.value).highest_equal
+        allowed = [each for each in stated if each.divergence.value <= max_divergence]
+        if not allowed:
+            return None
+        fastest = min(each.relative_ttft for each in allowed)
+        fast = [each for each in allowed if each.relative_ttft <= fastest * (1 + EQUAL_TTFT)]
+        chosen = min(fast, key=lambda each: round(each.divergence.value / EQUAL_NATS))
+        stays = self.as_it_is in fast and self.as_it_is.divergence.value <= chosen.highest_equal
+        return self.as_it_is if stays else chosen
 
 
 def clustered_interval(documents: Sequence[Sequence[float]], seed: int = 0) -> tuple[float, float, float]:

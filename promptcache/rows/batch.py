@@ -123,11 +123,7 @@ class Batch:
         return self.run(work, logits)
 
     def encode(self, work: Work, check: StopCheck | None = None) -> None:
-        """As `step`, for the KV only.
-
-        Args:
-            check: Called in each layer, before its KV is written.
-        """
+        """As `step`, for the KV only. `check` is called in each layer, before its KV is written."""
 
         def compute(opened: Pass) -> None:
             cache = step_cache(opened, self._model.shape.num_layers)

@@ -50,7 +50,7 @@ def engine_of(model: Any, **options: Any) -> Engine:
     """Return an engine with automatic promotion whose thread never works: the caller does."""
     with patch("promptcache.engine.check_linking"):  # would test the model again
         made = asking.engine_of(model, schema=TEXTS[0], promote="auto", **options)
-    made._repetition.end()
+    made._repetition.thread.end()
     return made
 
 

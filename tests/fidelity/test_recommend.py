@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from promptcache.fidelity import AS_IT_IS, PROMOTED, Interval, Setting, SettingFidelity
-from promptcache.fidelity.report import recommend
+from promptcache.fidelity import AS_IT_IS, PROMOTED, Fidelity, Interval, Setting, SettingFidelity
 
 
 def figures(name: str, divergence: float, ttft: float, spread: float = 0.0) -> SettingFidelity:
@@ -53,9 +50,11 @@ BOUND = figures("promoted", 0.0, 0.30)
     ],
 )
 def test_the_fastest_setting_that_is_near_enough(
-    settings: Sequence[SettingFidelity], limit: float | None, expected: str | None
+    settings: tuple[SettingFidelity, ...], limit: float | None, expected: str | None
 ) -> None:
     """Each rule of `recommend` has a case that only this rule decides."""
-    chosen = recommend(settings, limit)
+    measured = Fidelity(schema="s", prompts=(), settings=settings, refused=(), plain_ttft_s=1.0)
+
+    chosen = measured.recommend(limit)
 
     assert (chosen and chosen.name) == expected
