@@ -199,9 +199,10 @@ class History:
             answer_ids: The generated tokens.
             own_kv: That of the tokens `recalled.missing`, then of generated tokens. The last ones may be absent.
         """
-        num_computed, states = own_kv.num_tokens, (own_kv.keys, own_kv.values)
-        if not are_finite(states):
-            is_good = torch.stack([each.isfinite().all(-1) for each in states]).flatten(0, 2).all(0)  # [n]
+        num_computed = own_kv.num_tokens
+        states = [layer for each in (own_kv.keys, own_kv.values) for layer in each]  # [Hkv, n, D] each
+        if not are_finite(states):  # by layer, because it copies
+            is_good = torch.stack([each.isfinite().all(-1).all(0) for each in states]).all(0)  # [n]
             num_computed = int(is_good.int().argmin())
         all_ids = (*recalled.tokens.token_ids, *answer_ids)
         num_copied = at = 0
