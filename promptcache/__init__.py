@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from promptcache.decode import Ticket as Ticket
     from promptcache.decode import Timing as Timing
     from promptcache.decode import Usage as Usage
-    from promptcache.decode import WarmReport as WarmReport
     from promptcache.diagnostics import Cancelled as Cancelled
     from promptcache.diagnostics import ContextLengthExceeded as ContextLengthExceeded
     from promptcache.diagnostics import CorruptEncoding as CorruptEncoding
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from promptcache.loops import frequent_prefixes as frequent_prefixes
     from promptcache.session import Chat as Chat
     from promptcache.session import EngineStats as EngineStats
+    from promptcache.session import WarmReport as WarmReport
     from promptcache.settings import ServiceLimits as ServiceLimits
     from promptcache.structured import Choice as Choice
     from promptcache.structured import Grammar as Grammar
@@ -81,7 +81,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "promptcache.answers": "TokenLogprobs",
     "promptcache.decode": (
-        "AsyncStream Completion FinishReason Score Service ServiceObserver Stream Ticket Timing Usage WarmReport"
+        "AsyncStream Completion FinishReason Score Service ServiceObserver Stream Ticket Timing Usage"
     ),
     "promptcache.diagnostics": (
         "Cancelled ContextLengthExceeded CorruptEncoding Diagnostic EngineClosed InvalidGeneration InvalidOutput "
@@ -95,7 +95,7 @@ _NAMES = {
     "promptcache.language": "CheckedSchema Prompt Schema",
     "promptcache.layout": "Layout Level Plan",
     "promptcache.loops": "PrefixCache frequent_prefixes",
-    "promptcache.session": "Chat EngineStats",
+    "promptcache.session": "Chat EngineStats WarmReport",
     "promptcache.settings": "ServiceLimits",
     "promptcache.structured": "Choice Grammar JSONSchema Regex ToolCall",
 }

@@ -24,7 +24,6 @@ from promptcache.decode import (
     Service,
     ServiceObserver,
     Stream,
-    WarmReport,
     answer,
     score,
     tokenized_choices,
@@ -49,7 +48,7 @@ from promptcache.model import Model, as_model, load_model, tell_unused, wrap_tok
 from promptcache.options import OPTIONS, AnswerKeywords, OptionKeywords
 from promptcache.planning import Catalog, Planner, PromptSource, TemplateOptions, choose_placement, serve_schema
 from promptcache.rows import choose_kernels, used_kernels
-from promptcache.session import Chat, EngineStats, chat_prompt, warm
+from promptcache.session import Chat, EngineStats, WarmReport, chat_prompt, warm
 from promptcache.settings import CodecName, EngineKeywords, EngineSettings, PretrainedKeywords, ServiceLimits
 from promptcache.structured import OutputType, Parsed
 from promptcache.tokenizer import Tokenizer

@@ -25,8 +25,8 @@ from promptcache.progress import Progress, tracked
 from promptcache.tokenizer import Dtype, read_facts
 
 if TYPE_CHECKING:
-    from promptcache.decode import WarmReport
     from promptcache.engine import Engine
+    from promptcache.session import WarmReport
 
 _NEW = "new"
 _MAX_PATHS = 8

@@ -1,7 +1,7 @@
 """Answers: requests with their options, decoded one by one, in batches, and by services."""
 
 from promptcache.decode.async_service import AsyncService, AsyncStream
-from promptcache.decode.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
+from promptcache.decode.completion import Completion, FinishReason, KVSource, Timing, Usage
 from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder, called_tools
 from promptcache.decode.scheduler import DEFAULT_BATCH_BYTES, ServiceCounts, answer
@@ -28,7 +28,6 @@ __all__ = [
     "Ticket",
     "Timing",
     "Usage",
-    "WarmReport",
     "answer",
     "called_tools",
     "score",

@@ -1,8 +1,7 @@
-"""The results of an engine: completions with usage and timing, and reports of warming. They hold no tensors."""
+"""Completions: the answers that an engine returns, with usage and timing. They hold no tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, cast
@@ -172,29 +171,3 @@ class Completion(Short, Generic[Parsed]):
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Where the text of the prompt is not what the chat template writes for the whole conversation."""
         return self.plan.warnings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class WarmReport(Short):
-    """Result of `Engine.warm` for one schema.
-
-    Attributes:
-        num_encodings: Number of the schema's encodings.
-        num_encoded: Number of encodings that were computed.
-        num_encoded_tokens: Tokens of these.
-        nbytes: Stored bytes of all encodings of the schema.
-        seconds: Time taken.
-        found: Number of the other encodings by the tier that held them.
-        not_kept: Number of encodings that a folder or URL of the store does not hold in the end, by its name.
-        faults: Store faults, one sentence each. The last ones name the encodings that are not kept, and the reason.
-    """
-
-    schema: str
-    num_encodings: int
-    num_encoded: int
-    num_encoded_tokens: int
-    nbytes: int
-    seconds: float
-    found: Mapping[Tier, int]
-    not_kept: Mapping[str, int] = field(default_factory=dict)
-    faults: tuple[str, ...] = ()

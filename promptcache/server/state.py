@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
-from promptcache.decode import WarmReport
 from promptcache.diagnostics import ServiceClosed
 from promptcache.engine import Engine
 from promptcache.language import CheckedSchema, Schema
@@ -18,6 +17,7 @@ from promptcache.server.errors import ApiError
 from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
 from promptcache.server.schema_folder import SchemaFolder
+from promptcache.session import WarmReport
 from promptcache.settings import ServerSettings
 
 _REASONS = {

@@ -3,11 +3,12 @@
 from promptcache.session.chat import Chat, chat_prompt
 from promptcache.session.chat_file import read_chat
 from promptcache.session.stats import EngineStats
-from promptcache.session.warm import warm
+from promptcache.session.warm import WarmReport, warm
 
 __all__ = [
     "Chat",
     "EngineStats",
+    "WarmReport",
     "chat_prompt",
     "read_chat",
     "warm",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 
-from promptcache.decode import WarmReport
-from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue
+from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, Short
 from promptcache.encode import Executor, Progress, grouped
 from promptcache.kv import Tier, stored_bytes
 from promptcache.layout import Encoding
@@ -21,6 +21,32 @@ GROUP_TOKENS = 16_384
 
 PATIENCE_S = 1800.0
 """Seconds that warming waits for another process that encodes the same group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WarmReport(Short):
+    """Result of `Engine.warm` for one schema.
+
+    Attributes:
+        num_encodings: Number of the schema's encodings.
+        num_encoded: Number of encodings that were computed.
+        num_encoded_tokens: Tokens of these.
+        nbytes: Stored bytes of all encodings of the schema.
+        seconds: Time taken.
+        found: Number of the other encodings by the tier that held them.
+        not_kept: Number of encodings that a folder or URL of the store does not hold in the end, by its name.
+        faults: Store faults, one sentence each. The last ones name the encodings that are not kept, and the reason.
+    """
+
+    schema: str
+    num_encodings: int
+    num_encoded: int
+    num_encoded_tokens: int
+    nbytes: int
+    seconds: float
+    found: Mapping[Tier, int]
+    not_kept: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
 
 
 def warm(
