@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from promptcache.diagnostics import Span
+import pytest
+
+from promptcache.diagnostics import Diagnostic, LanguageError, Span
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.language.syntax.attributes import write_attributes
@@ -20,12 +22,21 @@ FILES = Path(__file__).parent / "files"
 TRAVEL = (SCHEMAS / "travel.xml").read_text(encoding="utf-8")
 
 
-def checked(text: str) -> CheckedSchema:
-    return check_schema(parse_schema(text))
+def checked(text: str, **options: Any) -> CheckedSchema:
+    return check_schema(parse_schema(text, **options))
 
 
 def selected(prompt: str, schema: str = TRAVEL) -> Selection:
     return resolve_prompt(parse_prompt(prompt), checked(schema))
+
+
+def faults(
+    error: type[LanguageError], action: Callable[..., object], *given: Any, **options: Any
+) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of the error that a call raises."""
+    with pytest.raises(error) as caught:
+        action(*given, **options)
+    return caught.value.diagnostics
 
 
 def codes(diagnostics: Any) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import LanguageError, PromptError, SchemaError
+from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import (
     AnswerFormat,
     ParameterType,
@@ -22,12 +22,11 @@ from promptcache.language import (
     parse_prompt,
     parse_schema,
     print_schema,
-    resolve_prompt,
 )
 from promptcache.language.syntax.values import answer_faults, answer_refusal, not_of_type
 from promptcache.structured import Choice, JSONSchema, Regex
 from tests.conftest import law_examples
-from tests.language.documents import checked, codes
+from tests.language.documents import checked, codes, faults, selected
 
 SCHEMA = '<schema name="s"><module name="a">A</module>{}</schema>'
 PROMPT = '<prompt schema="s">{}<a/>B</prompt>'
@@ -51,11 +50,9 @@ FORMATS = {
 TEXTS = st.text(alphabet="0123+-.eE ab[]&~/\\AéÉ²\n\r\x85\u2028|", max_size=5)
 
 
-def said(source: str) -> AnswerFormat | None:
-    """Return the format of the answer to a prompt of a schema that says int."""
-    return resolve_prompt(
-        parse_prompt(PROMPT.format(source)), checked(SCHEMA.format('<answer type="int"/>'))
-    ).answer_format
+def output_of(source: Any) -> Any:
+    """Return the format of answers that a prompt or a schema states."""
+    return output_format(source.answer_format)
 
 
 @pytest.mark.parametrize("answer", FORMATS.values(), ids=map(repr, FORMATS))
@@ -63,10 +60,9 @@ def said(source: str) -> AnswerFormat | None:
 @given(text=TEXTS)
 def test_answers_have_the_type_of_parameters(answer: AnswerFormat, text: str) -> None:
     """A format takes the texts that a parameter of the same type and pattern takes."""
-    output = output_format(answer)
-    assert output is not None
+    is_accepted = output_format(answer).accepts(text)
     assert not list(answer_faults(answer))
-    assert output.accepts(text) == (not_of_type(answer, text) is None) == (answer_refusal(answer, text) is None)
+    assert is_accepted == (not_of_type(answer, text) is None) == (answer_refusal(answer, text) is None)
 
 
 @pytest.mark.parametrize(
@@ -84,43 +80,28 @@ def test_answers_have_the_type_of_parameters(answer: AnswerFormat, text: str) ->
 )
 def test_answers_have_values(attributes: str, text: str, value: Any) -> None:
     """The format reads the value of a text: an int, a float, a text, or what JSON says."""
-    folder = {"answer.schema.json": DAYS}
-    schema = check_schema(parse_schema(SCHEMA.format(f"<answer {attributes}/>"), folder=folder))
-    assert schema.answer_format is not None
-    output = output_format(schema.answer_format)
-    assert output is not None
-    found = output.parse(text)
+    found = output_of(checked(SCHEMA.format(f"<answer {attributes}/>"), folder={"answer.schema.json": DAYS})).parse(
+        text
+    )
     assert (found, type(found)) == (value, type(value))
 
 
-def test_text_is_no_format() -> None:
-    """An answer of type text is any text, as without the element."""
-    assert output_format(AnswerFormat()) is None
-    assert checked(SCHEMA.format("")).answer_format is None
-
-
-def test_the_answer_of_a_prompt_wins() -> None:
-    """A prompt has its own format, also if this is none, and else that of its schema."""
-    assert [None if each is None else output_format(each) for each in map(said, ("", '<answer pattern="b"/>', "<answer/>"))] == [
-        Regex(r"[+-]?[0-9]+"),
-        Regex("b"),
-        None,
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "expected"), [("", Regex(r"[+-]?[0-9]+")), ('<answer pattern="b"/>', Regex("b")), ("<answer/>", None)]
+)
+def test_the_answer_of_a_prompt_wins(own: str, expected: Regex | None) -> None:
+    """A prompt has its own format, also if this is any text, and else that of its schema."""
+    assert output_of(selected(PROMPT.format(own), SCHEMA.format('<answer type="int"/>'))) == expected
 
 
 def test_python_builds_what_documents_say() -> None:
     """`answer` of both builders writes the element, and reading it gives the same format."""
     schema = Schema("s").module("a", "A").answer(ParameterType.CHOICE, choices=("yes", "no"))
     assert '<answer type="choice" choices="yes|no"/>' in print_schema(schema)
-    again = check_schema(parse_schema(print_schema(schema))).answer_format
-    assert again is not None
-    assert output_format(again) == Choice(["yes", "no"])
+    assert output_of(checked(print_schema(schema))) == Choice(["yes", "no"])
     prompt = Prompt("s").answer(ParameterType.INT).answer(ParameterType.INT, pattern="[1-5]").use("a").user("B")
     assert '<answer type="int" pattern="[1-5]"/>' in prompt.to_xml()
-    found = parse_prompt(prompt.to_xml()).answer_format
-    assert found is not None
-    assert prompt.answer_format is not None
-    assert output_format(found) == output_format(prompt.answer_format) == Regex("[+-]?[0-9]+", also="[1-5]")
+    assert output_of(parse_prompt(prompt.to_xml())) == output_of(prompt) == Regex("[+-]?[0-9]+", also="[1-5]")
 
 
 @pytest.mark.parametrize(
@@ -137,11 +118,9 @@ def test_python_builds_what_documents_say() -> None:
 )
 def test_builders_refuse_formats_that_are_none(options: Any, code: str) -> None:
     """A prompt refuses them at once, a schema when it is checked."""
-    with pytest.raises(PromptError) as of_prompt:
-        Prompt("s").answer(**options)
-    with pytest.raises(SchemaError) as of_schema:
-        check_schema(Schema("s").module("a", "A").answer(**options))
-    assert codes(of_prompt.value.diagnostics) == codes(of_schema.value.diagnostics) == [code]
+    schema = Schema("s").module("a", "A").answer(**options)
+    assert codes(faults(PromptError, Prompt("s").answer, **options)) == [code]
+    assert codes(faults(SchemaError, check_schema, schema)) == [code]
 
 
 def test_files_are_beside_their_document(tmp_path: Path) -> None:
@@ -152,17 +131,13 @@ def test_files_are_beside_their_document(tmp_path: Path) -> None:
     for name in ("prompt.xml", "prompt.xml.j2"):
         (tmp_path / name).write_text(PROMPT.format(stated))
         prompt = Prompt.from_file(tmp_path / name)
-        assert prompt.answer_format is not None
-        assert output_format(prompt.answer_format) == JSONSchema(DAYS)
+        assert output_of(prompt) == JSONSchema(DAYS)
         again = parse_prompt(prompt.to_xml(), folder=tmp_path).answer_format
-        assert again is not None
         assert (again.src, again.schema) == ("answer.schema.json", DAYS)
     schema = Schema.from_file(tmp_path / "schema.xml")
     for printed in (print_schema(schema), format_document(SCHEMA.format(stated), folder=tmp_path)):
         assert stated in printed
-        answer = check_schema(parse_schema(printed, folder=tmp_path)).answer_format
-        assert answer is not None
-        assert output_format(answer) == JSONSchema(DAYS)
+        assert output_of(checked(printed, folder=tmp_path)) == JSONSchema(DAYS)
     assert stated in format_document(PROMPT.format(stated), folder=tmp_path)
 
 
@@ -183,10 +158,8 @@ def test_files_that_cannot_be_used_are_refused(
 ) -> None:
     """The message names the attribute, and what is wrong with the file."""
     text = document.format(f'<answer src="{src}"/>')
-    read = parse_prompt if document == PROMPT else lambda *args, **options: check_schema(parse_schema(*args, **options))
-    with pytest.raises(LanguageError) as caught:
-        read(text, folder=folder)
-    (found,) = caught.value.diagnostics
+    error, read = (PromptError, parse_prompt) if document == PROMPT else (SchemaError, checked)
+    (found,) = faults(error, read, text, folder=folder)
     assert message in f"{found.code} {found.message}"
     assert text[found.span.column - 1 :].startswith(src)
 
@@ -194,8 +167,7 @@ def test_files_that_cannot_be_used_are_refused(
 def test_the_answer_of_an_included_file_stays_there() -> None:
     """It describes the prompts of that file."""
     other = SCHEMA.format('<answer type="int"/>')
-    schema = check_schema(parse_schema('<schema name="t"><include href="s.xml"/></schema>', folder={"s.xml": other}))
-    assert schema.answer_format is None
+    assert checked('<schema name="t"><include href="s.xml"/></schema>', folder={"s.xml": other}).answer_format is None
 
 
 def test_hardly_meant_choices_are_warnings() -> None:
@@ -220,7 +192,7 @@ def test_answers_of_examples_have_the_format(answer: str, own: str) -> None:
     """The format of an example's prompt takes the answer, or that of the schema."""
     schema = check_schema(exampled(answer, own))
     assert schema.examples[0].answer == answer
-    assert check_schema(parse_schema(print_schema(schema.source), folder={"a.json": DAYS})).examples[0].answer == answer
+    assert checked(print_schema(schema.source), folder={"a.json": DAYS}).examples[0].answer == answer
     assert example_prompt(schema.examples[0]).references
 
 
@@ -235,9 +207,7 @@ def test_answers_of_examples_have_the_format(answer: str, own: str) -> None:
 )  # fmt: skip
 def test_answers_of_another_format_are_reported(schema: Schema, message: str) -> None:
     """The diagnostic is at the attribute and gives the reason."""
-    with pytest.raises(SchemaError) as caught:
-        check_schema(schema)
-    (found,) = caught.value.diagnostics
+    (found,) = faults(SchemaError, check_schema, schema)
     assert found.code == "PC316"
     assert message in found.message
 
@@ -245,10 +215,9 @@ def test_answers_of_another_format_are_reported(schema: Schema, message: str) ->
 def test_many_answers_are_not_all_read() -> None:
     """A document with thousands of answers is refused without checking the format of each."""
     many = "".join(f'<answer pattern="{number}\\b"/>' for number in range(10_000))
-    with pytest.raises(PromptError) as of_prompt:
-        parse_prompt(PROMPT.format(many))
-    with pytest.raises(SchemaError) as of_schema:
-        checked(SCHEMA.format(many))
-    for error in (of_prompt.value, of_schema.value):
-        assert codes(error.diagnostics).count("PC227") == 1
-        assert "PC113" in codes(error.diagnostics)
+    for found in (
+        codes(faults(PromptError, parse_prompt, PROMPT.format(many))),
+        codes(faults(SchemaError, checked, SCHEMA.format(many))),
+    ):
+        assert found.count("PC227") == 1
+        assert "PC113" in found

@@ -17,7 +17,7 @@ from promptcache.language.rules.solver import RuleSolver
 from promptcache.language.syntax.conditions import Cardinality, Test, broken_clause, holds, read_condition
 from promptcache.language.syntax.nodes import IN_PYTHON
 from tests.conftest import law_examples
-from tests.language.documents import checked, codes, selected
+from tests.language.documents import checked, codes, faults, selected
 from tests.language.generated import conditions
 
 PATHS = ["a", "b", "c", "b/d"]
@@ -96,9 +96,7 @@ def test_a_slash_tells_a_module_from_a_keyword():
 @pytest.mark.parametrize("test", ["(" * 60 + "a" + ")" * 60, "not " * 60 + "a"])
 def test_deep_conditions_are_refused(test):
     """The depth of a condition is limited."""
-    with pytest.raises(SchemaError) as caught:
-        checked(with_rules(f'<assert test="{test}"/>'))
-    assert codes(caught.value.diagnostics) == ["PC308"]
+    assert codes(faults(SchemaError, checked, with_rules(f'<assert test="{test}"/>'))) == ["PC308"]
 
 
 @pytest.mark.parametrize(
@@ -127,39 +125,28 @@ def test_deep_conditions_are_refused(test):
 )
 def test_broken_rules_say_what_to_do(rule, prompt, message, advice):
     """The diagnostic of a broken rule has the author's message, or the rule, and lists the modules to add or remove."""
-    with pytest.raises(PromptError) as caught:
-        selected(f'<prompt schema="s">{prompt}</prompt>', with_rules(rule))
-    (diagnostic,) = caught.value.diagnostics
+    (diagnostic,) = faults(PromptError, selected, f'<prompt schema="s">{prompt}</prompt>', with_rules(rule))
     assert message in diagnostic.message
     assert advice in diagnostic.help
     assert diagnostic.code == ("PC419" if "choose" in rule else "PC418")
 
 
-def test_a_default_that_breaks_a_rule_is_named():
-    """The diagnostic names a union's default that breaks a rule."""
-    modules = '<module name="a"/><union default="x"><module name="x"/><module name="y"/></union>'
-    with pytest.raises(PromptError) as caught:
-        selected('<prompt schema="s"><a/></prompt>', with_rules('<exclude modules="a x"/>', modules))
-    assert codes(caught.value.diagnostics) == ["PC411"]
-
-
-def test_another_member_is_offered_only_where_it_helps():
+@pytest.mark.parametrize(
+    ("named", "rule", "advice"),
+    [
+        ("<a/>", '<exclude modules="a x"/>', "<z/>"),
+        ("<b/>", '<exclude modules="b x"/>', "<y/>, <z/>"),
+        ("<a/>", '<require if="a and x" then="d"/>', "<z/>, or add <d/>"),
+    ],
+)
+def test_another_member_is_offered_only_where_it_helps(named, rule, advice):
     """The help for a default that breaks a rule leaves out members and modules that the named modules exclude."""
     modules = (
         '<module name="a" excludes="y"/><module name="b"/><module name="d"/>'
         '<union default="x"><module name="x"/><module name="y"/><module name="z"/></union>'
     )
-    helped = {}
-    for rules in ('<exclude modules="a x"/>', '<exclude modules="b x"/>', '<require if="a and x" then="d"/>'):
-        prompt = f'<prompt schema="s">{"<b/>" if "b" in rules else "<a/>"}</prompt>'
-        with pytest.raises(PromptError) as caught:
-            selected(prompt, with_rules(rules, modules))
-        helped[rules] = caught.value.diagnostics[0].help
-    assert list(helped.values()) == [
-        "name another member: <z/>",
-        "name another member: <y/>, <z/>",
-        "name another member: <z/>, or add <d/>",
-    ]
+    (found,) = faults(PromptError, selected, f'<prompt schema="s">{named}</prompt>', with_rules(rule, modules))
+    assert (found.code, found.help) == ("PC411", f"name another member: {advice}")
 
 
 def test_rules_guarantee_and_kill():
@@ -173,10 +160,8 @@ def test_rules_guarantee_and_kill():
 
 def test_words_written_with_references_have_places() -> None:
     """A diagnostic points at the right word after a character reference."""
-    with pytest.raises(SchemaError) as caught:
-        checked(f'<schema name="s">{MODULES}\n<module name="x" requires="a &#98; none"/></schema>')
-
-    span = caught.value.diagnostics[0].span
+    document = f'<schema name="s">{MODULES}\n<module name="x" requires="a &#98; none"/></schema>'
+    span = faults(SchemaError, checked, document)[0].span
     assert (span.line, span.column, span.stop_column) == (2, 36, 40)
 
 

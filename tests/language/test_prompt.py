@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import Prompt, Role, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.syntax.nodes import IN_PYTHON, Argument, Message, Reference
+from promptcache.language import Prompt, Role, Schema, check_schema, parse_prompt, resolve_prompt, tool_definitions
+from promptcache.language.syntax.nodes import IN_PYTHON
+from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
+from tests import strategies
 from tests.conftest import law_examples
-from tests.language.documents import checked, codes, without_spans
+from tests.language.documents import checked, codes, faults, without_spans
+from tests.prompt_for import prompt_for
 
 TEXTS = st.text(alphabet="ab \n\t\r<>&\"'é😀]", max_size=8)
 ARGUMENT = Argument(name="p", text="1", span=IN_PYTHON)
@@ -105,49 +110,73 @@ def test_an_argument_given_twice_is_refused_in_xml_too(prompt: Prompt) -> None:
         '<schema name="s"><module name="m"><parameter name="p" length="1"/></module><parameter name="p" length="1"/></schema>'
     )
 
-    for refused in (lambda: resolve_prompt(prompt, schema), lambda: parse_prompt(prompt.to_xml())):
-        with pytest.raises(PromptError) as error:
-            refused()
-        assert [each.code for each in error.value.diagnostics] == ["PC403"]
+    assert codes(faults(PromptError, resolve_prompt, prompt, schema)) == ["PC403"]
+    assert codes(faults(PromptError, parse_prompt, prompt.to_xml())) == ["PC403"]
 
 
 def test_bare_text_stands_alone():
     """Bare text behind a turn or another text is refused when building, and before turns unless a turn is open."""
-    for build in (lambda: Prompt("s").user("one").text("two"), lambda: Prompt("s").text("one").text("two")):
-        with pytest.raises(PromptError) as caught:
-            build()
-        assert codes(caught.value.diagnostics) == ["PC416"]
+    for begun in (Prompt("s").user("one"), Prompt("s").text("one")):
+        assert codes(faults(PromptError, begun.text, "two")) == ["PC416"]
     prompt = Prompt("s").text("one").assistant("two")
-    open_turn, closed = (
-        check_schema(parse_schema(f'<schema name="s"><user>Go{text}</schema>'))
-        for text in ("</user>", "</user><assistant/>")
-    )
+    open_turn, closed = (checked(f'<schema name="s"><user>Go</user>{text}</schema>') for text in ("", "<assistant/>"))
     assert [each.text for each in resolve_prompt(prompt, open_turn).messages] == ["one", "two"]
-    with pytest.raises(PromptError) as caught:
-        resolve_prompt(prompt, closed)
-    assert codes(caught.value.diagnostics) == ["PC416"]
+    assert codes(faults(PromptError, resolve_prompt, prompt, closed)) == ["PC416"]
 
 
 @pytest.mark.parametrize("prompt", [Prompt("s").user("\x00"), Prompt("s").use("m", p="\uffff")])
 def test_xml_is_refused_where_it_cannot_hold_a_text(prompt):
     """A character that XML cannot represent gives a diagnostic, not a malformed document."""
-    with pytest.raises(PromptError) as caught:
-        prompt.to_xml()
-    assert codes(caught.value.diagnostics) == ["PC011"]
+    assert codes(faults(PromptError, prompt.to_xml)) == ["PC011"]
 
 
 def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
     """Faults of a file have its path."""
     path = tmp_path / "prompt.xml"
     path.write_text("<prompt/>", encoding="utf-8")
-    with pytest.raises(PromptError) as caught:
+    with pytest.raises(PromptError, match=re.escape(f"{path}:1:2: PC104")):
         Prompt.from_file(path)
-    assert str(caught.value).startswith(f"{path}:1:2: PC104")
 
 
 def test_faults_inside_an_unusable_reference_are_reported_too() -> None:
     """Faults inside a reference are reported even if its path is invalid."""
-    with pytest.raises(PromptError) as caught:
-        parse_prompt('<prompt schema="s"><use module="">words</use></prompt>')
+    document = '<prompt schema="s"><use module="">words</use></prompt>'
+    assert codes(faults(PromptError, parse_prompt, document)) == ["PC207", "PC412"]
 
-    assert [fault.code for fault in caught.value.diagnostics] == ["PC207", "PC412"]
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_example_prompt_selects_its_combination(data, schema):
+    """A prompt for a combination is valid and selects exactly this combination."""
+    modules = data.draw(strategies.selections(schema))
+    required = {
+        (path, name): parameter.default or "x"
+        for path, found in schema.parameters.items()
+        for name, parameter in found.items()
+        if parameter.required
+    }
+
+    assert frozenset(resolve_prompt(prompt_for(schema, modules, required), schema).modules) == modules
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        (
+            '{"type": "function", "function": {"name": "f"}} or\n{ "type" : "function", "function": {"name": "g"}}.',
+            ["f", "g"],
+        ),
+        ('{"type": "function", "function": {}} {"type": "function", "function": {"name": "f"}}', ["f"]),
+        ('{"type": "function", "function": {"name": "f"', []),
+        ('{"type": "function", ' * 100_000, []),
+    ],
+    ids=["none", "two", "no name", "cut", "deep"],
+)
+def test_definitions_of_tools_in_a_text_are_found(text: str, names: list[str]) -> None:
+    """Each object that is a tool is found, whatever is around it; JSON that is not complete ends the search."""
+    schema = Schema("agent").module("a", f"Tools: {text}")
+    selection = resolve_prompt(Prompt("agent").use("a"), check_schema(schema))
+
+    assert [each["function"]["name"] for each in tool_definitions(selection)] == names

@@ -28,7 +28,7 @@ from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.patterns import PatternError, matches, python_pattern, read_pattern
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples
-from tests.language.documents import checked, codes, selected
+from tests.language.documents import checked, codes, faults, selected
 from tests.speed import is_within
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "[a-c1]", "c", r"\."])
@@ -53,8 +53,7 @@ def test_patterns_match_as_regular_expressions_do(pattern, text):
 def test_look_around_has_a_fix() -> None:
     """The error says what to write instead."""
     with pytest.raises(PatternError) as caught:
-        read_pattern("(?!x)[a-z]+")
-    assert caught.value.help is not None
+        Pattern("(?!x)[a-z]+")
     assert "[^,]+" in caught.value.help
 
 
@@ -187,9 +186,8 @@ def test_types_take_their_values(kind, good, bad):
 def test_required_arguments_are_not_empty(default: str):
     """A required parameter refuses an empty argument, also if it has an empty default or placeholder; whitespace counts as text."""
     schema = f'<schema name="s"><parameter name="p" length="4" required="true" {default}/></schema>'
-    with pytest.raises(PromptError, match="it is required, but the text is empty") as caught:
-        selected('<prompt schema="s" p=""/>', schema)
-    (found,) = caught.value.diagnostics
+    (found,) = faults(PromptError, selected, '<prompt schema="s" p=""/>', schema)
+    assert "it is required, but the text is empty" in found.message
     assert (found.code, found.span.column, found.help) == ("PC420", 20, 'write p="…" with text')
     assert selected('<prompt schema="s" p=" "/>', schema).arguments[0].text == " "
 
@@ -197,9 +195,7 @@ def test_required_arguments_are_not_empty(default: str):
 def test_arguments_are_checked_against_their_type():
     """An invalid argument is refused at its place, with the nearest choice."""
     schema = '<schema name="s"><parameter name="p" length="4" type="choice" choices="calm|fast"/></schema>'
-    with pytest.raises(PromptError) as caught:
-        selected('<prompt schema="s" p="clam"/>', schema)
-    (found,) = caught.value.diagnostics
+    (found,) = faults(PromptError, selected, '<prompt schema="s" p="clam"/>', schema)
     assert (found.code, found.span.column, found.help) == ("PC420", 20, "did you mean 'calm'?")
 
 
@@ -210,9 +206,8 @@ def test_prompts_are_for_one_version(version):
     assert prompt.version == version
     resolve_prompt(prompt, check_schema(Schema("s", version=version)))
     for other in ('version="1.40"', 'version=""', ""):
-        with pytest.raises(PromptError) as caught:
-            resolve_prompt(prompt, checked(f'<schema name="s" {other}/>'))
-        assert codes(caught.value.diagnostics) == ["PC421"]
+        found = faults(PromptError, resolve_prompt, prompt, checked(f'<schema name="s" {other}/>'))
+        assert codes(found) == ["PC421"]
 
 
 EXAMPLES = """<schema name="s">
@@ -230,9 +225,7 @@ def test_examples_are_read_with_their_places():
     schema = checked(EXAMPLES)
     assert text_of(resolve_prompt(example_prompt(good), schema)) == "A y.\nB"
     assert (bad.name, bad.valid, silent.valid) == ("bad", False, None)
-    with pytest.raises(PromptError) as caught:
-        example_prompt(silent)
-    (found,) = caught.value.diagnostics
+    (found,) = faults(PromptError, example_prompt, silent)
     assert (found.code, found.span.line, found.span.column) == ("PC412", 5, 31)
 
 
@@ -241,14 +234,10 @@ def test_message_of_a_parameter_explains_its_pattern() -> None:
     parameter = '<parameter name="order" length="6" pattern="[A-Z]{2}-[0-9]+" message="write an order as AB-12"/>'
     schema = f'<schema name="s"><module name="a">{parameter}</module></schema>'
 
-    with pytest.raises(PromptError) as caught:
-        selected('<prompt schema="s"><a order="12"/></prompt>', schema)
+    (found,) = faults(PromptError, selected, '<prompt schema="s"><a order="12"/></prompt>', schema)
 
-    first = caught.value.diagnostics[0]
-    assert (first.code, first.message) == (
-        "PC420",
-        "'12' is not a valid value of parameter 'order': write an order as AB-12",
-    )
+    expected = "'12' is not a valid value of parameter 'order': write an order as AB-12"
+    assert (found.code, found.message) == ("PC420", expected)
     assert "write an order as AB-12" in print_schema(parse_schema(schema))
 
 
@@ -262,8 +251,6 @@ def test_message_of_a_default_is_said_in_python_too() -> None:
 
 def test_message_without_a_pattern_is_refused() -> None:
     """A message without a pattern is a fault."""
-    with pytest.raises(SchemaError) as caught:
-        checked('<schema name="s"><parameter name="n" length="3" message="x"/></schema>')
-
-    (first,) = caught.value.diagnostics
-    assert (first.code, first.span.column, first.help) == ("PC105", 58, 'add pattern="…"')
+    schema = '<schema name="s"><parameter name="n" length="3" message="x"/></schema>'
+    (found,) = faults(SchemaError, checked, schema)
+    assert (found.code, found.span.column, found.help) == ("PC105", 58, 'add pattern="…"')
