@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,32 @@ def faults(
     with pytest.raises(error) as caught:
         action(*given, **options)
     return caught.value.diagnostics
+
+
+_BOMBED = """
+import json, re, sys, time
+from promptcache.diagnostics import SchemaError
+{setup}
+found = []
+for bomb in json.loads(sys.stdin.read()):
+    start, codes = time.process_time(), None
+    try:
+        {call}
+    except SchemaError as error:
+        codes = sorted({{each.code for each in error.diagnostics}})
+    found.append((codes, time.process_time() - start))
+peak = re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())
+print(json.dumps([found, int(peak[1])]))
+"""
+
+
+def bombed(bombs: list[str], setup: str, call: str) -> list[tuple[list[str] | None, float]]:
+    """Call with each `bomb` in one process, which may take 200 MB; return the codes and seconds of CPU time of each."""
+    program = [sys.executable, "-c", _BOMBED.format(setup=setup, call=call)]
+    result = subprocess.run(program, input=json.dumps(bombs), capture_output=True, text=True, check=True)
+    found, peak_kib = json.loads(result.stdout)
+    assert peak_kib < 200 * 1024
+    return found
 
 
 def codes(diagnostics: Any) -> list[str]:

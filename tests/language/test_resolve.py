@@ -6,25 +6,26 @@ import time
 
 import pytest
 
-from promptcache.diagnostics import PromptError
-from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.language.documents import SCHEMAS, TRAVEL, checked, codes
+from promptcache.diagnostics import Diagnostic, PromptError
+from promptcache.language import Prompt, parse_prompt, resolve_prompt
+from tests.language.documents import SCHEMAS, TRAVEL, checked, faults, selected
 from tests.speed import is_within
 
 RULES = (SCHEMAS / "rules.xml").read_text(encoding="utf-8")
 
 
-def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> PromptError:
-    with pytest.raises(PromptError) as caught:
-        resolve_prompt(parse_prompt(prompt) if isinstance(prompt, str) else prompt, checked(schema))
-    return caught.value
+def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> Diagnostic:
+    """Return the only fault of a prompt."""
+    read = parse_prompt(prompt) if isinstance(prompt, str) else prompt
+    (found,) = faults(PromptError, resolve_prompt, read, checked(schema))
+    return found
 
 
 def test_a_missing_module_is_offered_only_where_it_helps():
     """The help for a missing choice leaves out modules that other named modules exclude."""
-    error = refusal('<prompt schema="travel"><trip><visa who="me"/></trip></prompt>')
-    assert codes(error.diagnostics) == ["PC407"]
-    assert error.diagnostics[0].help == 'add <use module="trip/paris"/> or <use module="trip/oslo"/>'
+    found = refusal('<prompt schema="travel"><trip><visa who="me"/></trip></prompt>')
+    advice = 'add <use module="trip/paris"/> or <use module="trip/oslo"/>'
+    assert (found.code, found.help) == ("PC407", advice)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +38,13 @@ def test_a_missing_module_is_offered_only_where_it_helps():
 )
 def test_a_fix_of_a_prompt_that_is_no_document_has_no_elements(prompt: Prompt, fix: str) -> None:
     """Prompts of Python and of JSON get paths."""
-    assert refusal(prompt).diagnostics[0].help == fix
+    assert refusal(prompt).help == fix
 
 
 def test_an_impossible_prompt_names_the_smallest_conflict():
     """If no addition can fix a prompt, the diagnostic lists the conflicting modules and rules with their places."""
-    (found,) = refusal('<prompt schema="rules" tone="x"><always/><left/><right/></prompt>', RULES).diagnostics
-    assert found.code == "PC417"
-    assert found.help == "remove one of 'left', 'right'"
+    found = refusal('<prompt schema="rules" tone="x"><always/><left/><right/></prompt>', RULES)
+    assert (found.code, found.help) == ("PC417", "remove one of 'left', 'right'")
     assert [span.source for span, _ in found.related] == ["<prompt>", "<schema>", "<schema>", "<schema>"]
 
 
@@ -55,7 +55,7 @@ def test_of_three_members_of_a_union_only_one_is_kept():
         ("<a/><b/>", "remove one of 'a', 'b'"),
         ("<a/><b/><c/>", "keep only one of 'a', 'b', 'c'"),
     ):
-        (found,) = refusal(f'<prompt schema="s">{members}</prompt>', union).diagnostics
+        found = refusal(f'<prompt schema="s">{members}</prompt>', union)
         assert (found.code, found.help) == ("PC408", advice)
 
 
@@ -82,22 +82,15 @@ def test_resolving_does_not_depend_on_the_size_of_the_schema():
 
 def test_help_names_modules_as_a_prompt_can() -> None:
     """Where no tag can have a name, each suggestion, pasted, brings the prompt nearer to a valid one."""
-    schema = check_schema(
-        parse_schema("""<schema name="s">
-          <module name="සිංහල" required="true">Go <parameter name="ද" length="4" required="true"/>
-            <parameter name="who" length="4" required="true"/><module name="sea" requires="/ක/ඛ">Sea.</module></module>
-          <module name="ක"><parameter name="p" length="3" required="true"/><module name="ඛ">Two.</module></module>
-        </schema>""")
-    )
-
-    def help_for(naming: str) -> str | None:
-        with pytest.raises(PromptError) as caught:
-            resolve_prompt(parse_prompt(f'<prompt schema="s">{naming}</prompt>'), schema)
-        return caught.value.diagnostics[0].help
-
-    assert help_for("") == 'add <use module="සිංහල" who="…"><arg name="ද">…</arg></use>'
-    assert help_for('<use module="සිංහල" who="I"/>') == 'add <arg name="ද">…</arg>'
-    assert help_for('<use module="සිංහල" who="I"><arg name="ද">x</arg><sea/></use>') == (
-        'add <use module="ක" p="…"><use module="ඛ"/></use>'
-    )
-    assert help_for('<use module="ඛ"/>') == ('there is one at /ක/ඛ: write <use module="ක"><use module="ඛ"/></use>')
+    schema = """<schema name="s">
+      <module name="සිංහල" required="true">Go <parameter name="ද" length="4" required="true"/>
+        <parameter name="who" length="4" required="true"/><module name="sea" requires="/ක/ඛ">Sea.</module></module>
+      <module name="ක"><parameter name="p" length="3" required="true"/><module name="ඛ">Two.</module></module>
+    </schema>"""
+    for naming, advice in {
+        "": 'add <use module="සිංහල" who="…"><arg name="ද">…</arg></use>',
+        '<use module="සිංහල" who="I"/>': 'add <arg name="ද">…</arg>',
+        '<use module="සිංහල" who="I"><arg name="ද">x</arg><sea/></use>': 'add <use module="ක" p="…"><use module="ඛ"/></use>',
+        '<use module="ඛ"/>': 'there is one at /ක/ඛ: write <use module="ක"><use module="ඛ"/></use>',
+    }.items():
+        assert faults(PromptError, selected, f'<prompt schema="s">{naming}</prompt>', schema)[0].help == advice

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import LanguageError, SchemaError
+from promptcache.diagnostics import Diagnostic, SchemaError
 from promptcache.language import Prompt, Schema, Text, check_schema, parse_schema, print_schema
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 from promptcache.language.syntax.xml import Element, parse_xml
 from tests import strategies
 from tests.conftest import law_examples
-from tests.language.documents import codes, cut, outline
+from tests.language.documents import bombed, codes, cut, faults, outline
 from tests.speed import is_within
 
 BOMBS = [
@@ -54,10 +51,10 @@ BOMBS = [
 """Templates that take much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
 
 
-def codes_of(template: str, **context: object) -> list[str]:
-    with pytest.raises(SchemaError) as caught:
-        render_template(template, context, "t.xml.j2", SchemaError)
-    return codes(caught.value.diagnostics)
+def refused(template: str, context: dict[str, object] | None) -> Diagnostic:
+    """Return the only fault of a template."""
+    (found,) = faults(SchemaError, render_template, template, context, "t.xml.j2", SchemaError)
+    return found
 
 
 CDATA = (
@@ -84,9 +81,8 @@ def test_faults_in_cdata_have_the_place_of_the_value(tmp_path: Path):
     """A fault from a value in a CDATA section is reported at the value's tag, and a later fault at its own place."""
     path = tmp_path / "s.xml.j2"
     path.write_text('<schema name="s"><rules><![CDATA[{{ value }} more]]></rules><x/></schema>')
-    with pytest.raises(SchemaError) as caught:
-        Schema.from_file(path, context={"value": "<words>"})
-    assert [(found.code, found.span.column) for found in caught.value.diagnostics] == [("PC106", 34), ("PC101", 62)]
+    found = faults(SchemaError, Schema.from_file, path, context={"value": "<words>"})
+    assert [(each.code, each.span.column) for each in found] == [("PC106", 34), ("PC101", 62)]
 
 
 @given(value=st.text())
@@ -120,7 +116,7 @@ def test_lists_are_tested_for_their_type():
     """A list is no text, but a list as text is a fault."""
     rendered = render_template("{{ x is string }} {{ x is iterable }} {{ 'a' is lower }}", {"x": [1]}, "t", SchemaError)
     assert rendered.text == "False True True"
-    assert codes_of("{{ x|upper }}", x=[1]) == codes_of("{{ 'a' ~ x }}", x=[1]) == ["PC602"]
+    assert {refused(each, {"x": [1]}).code for each in ("{{ x|upper }}", "{{ 'a' ~ x }}")} == {"PC602"}
 
 
 FAULTS = {
@@ -175,9 +171,7 @@ def test_faults_are_reported_at_their_place_in_the_template(template: str, expec
     code, words, advice = expected
     text = f"é\n\n  {template} {{{{ text }}}}"
     context = {"data": {"name": "x"}, "items": ["a"], "text": "t"}
-    with pytest.raises(SchemaError) as caught:
-        render_template(text, context, "t.xml.j2", SchemaError)
-    (found,) = caught.value.diagnostics
+    found = refused(text, context)
     assert (found.code, found.span.line, cut(text, found.span)) == (code, 3, words)
     assert advice in (found.help or "")
 
@@ -192,26 +186,18 @@ FAULTY_VALUES = {
     "lone surrogate": ('<schema name="s">\n a{{ v }}b</schema>', "a\ud800", "PC006", "{{ v }}"),
     "no character of XML": ('<schema name="s">\n a{{ v }}b</schema>', "a\0", "PC001", "{{ v }}"),
     "byte order mark": ('{{ v }}<schema name="s"><modul/></schema>', "\ufeff", "PC101", "modul"),
-    "many characters": (
-        '<schema name="s">\n{% for _ in v %}{{ v }}{% endfor %}</schema>',
-        "a" * 4000,
-        "PC604",
-        "{{ v }}",
-    ),
-    "many bytes": ('<schema name="s">\n{% for _ in v %}{{ v }}{% endfor %}</schema>', "是" * 2000, "PC604", "{{ v }}"),
+    "many characters": ("<s>\n{% for _ in v %}{{ v }}{% endfor %}</s>", "a" * 4000, "PC604", "{{ v }}"),
+    "many bytes": ("<s>\n{% for _ in v %}{{ v }}{% endfor %}</s>", "是" * 2000, "PC604", "{{ v }}"),
     "many texts": (f"<s>{{% for _ in v %}}{'text ' * 900}{{% endfor %}}</s>", "a" * 2000, "PC604", "text " * 900),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTY_VALUES)
-def test_faulty_values_have_the_place_of_their_tag(fault: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("template", "value", "code", "words"), FAULTY_VALUES.values(), ids=FAULTY_VALUES)
+def test_faulty_values_have_the_place_of_their_tag(template: str, value: str, code: str, words: str, tmp_path: Path):
     """A value that a document cannot have, or that is empty or too large, is reported where the template writes it."""
-    template, value, code, words = FAULTY_VALUES[fault]
     path = tmp_path / "s.xml.j2"
     path.write_text(template)
-    with pytest.raises(SchemaError) as caught:
-        check_schema(Schema.from_file(path, context={"v": value}))
-    (found,) = caught.value.diagnostics
+    (found,) = faults(SchemaError, lambda: check_schema(Schema.from_file(path, context={"v": value})))
     assert (found.code, cut(template, found.span)) == (code, words)
     assert found.span.line == template[: template.index(words)].count("\n") + 1
 
@@ -231,9 +217,7 @@ def test_faulty_values_have_the_place_of_their_tag(fault: str, tmp_path: Path) -
 )
 def test_names_are_suggested_where_they_are_defined(template: str):
     """No help names a variable of a loop outside its body, or one that is set later."""
-    with pytest.raises(SchemaError) as caught:
-        render_template(template, {"records": ["a"]}, "t.xml.j2", SchemaError)
-    (found,) = caught.value.diagnostics
+    found = refused(template, {"records": ["a"]})
     assert (found.code, found.message) == ("PC603", "'notes' has no value")
     assert re.fullmatch("available: (a, )?records", found.help or "")
 
@@ -241,9 +225,7 @@ def test_names_are_suggested_where_they_are_defined(template: str):
 @pytest.mark.parametrize("template", ["{{ name }}", "{% for note in notes %}{% endfor %}"])
 def test_a_template_without_a_context_says_how_to_give_one(template: str):
     """For an undefined name without a context, the help names the option and the argument."""
-    with pytest.raises(SchemaError) as caught:
-        render_template(template, None, "t.xml.j2", SchemaError)
-    assert caught.value.diagnostics[0].help == "give --context FILE, or context={…} in Python"
+    assert refused(template, None).help == "give --context FILE, or context={…} in Python"
 
 
 def elements(root: Element) -> Iterator[Element]:
@@ -278,41 +260,24 @@ def test_a_value_has_the_place_of_its_tag():
         assert cut(template, a.span) == "<a n='{{ n }}'>"
 
 
-@pytest.mark.parametrize("value", [print, object(), {1: "a"}, {"a": {"b": open}}, b"bytes", {"a"}, Path()])
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize("value", [print, object(), {1: "a"}, {"a": {"b": open}}, b"bytes", {"a"}, Path(), ENDLESS])
 def test_only_plain_data_is_given(value):
-    """Callables and other objects in a context are refused before the template runs."""
-    assert codes_of("{{ value }}", value=value) == ["PC605"]
+    """Callables, other objects, and a list that contains itself are refused before the template runs."""
+    assert refused("{{ value }}", {"value": value}).code == "PC605"
 
 
-def test_data_that_holds_itself_is_refused():
-    """A list that contains itself is refused."""
-    endless: list[object] = []
-    endless.append(endless)
-    assert codes_of("x", endless=endless) == ["PC605"]
-
-
-PROBE = """
-import json, re, sys, time
-from promptcache.diagnostics import SchemaError
-from promptcache.language import Text
+SETUP = """
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 sandbox.MAX_RENDER_S = 0.25
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
 VALUES = {"x": list(range(1000)), "many": [str(n) for n in range(100_000)], "huge": "a" * 1_000_000, "a": "a"}
-found = []
-for bomb in json.loads(sys.stdin.read()):
-    try:
-        context = {name: value for name, value in VALUES.items() if name in bomb}
-        start = time.process_time()
-        render_template(bomb, context, "t", SchemaError)
-        code = None
-    except SchemaError as error:
-        code = error.diagnostics[0].code
-    found.append((code, time.process_time() - start))
-peak = re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())
-print(json.dumps([found, int(peak[1])]))
 """
+CALL = 'render_template(bomb, {name: each for name, each in VALUES.items() if name in bomb}, "t", SchemaError)'
 
 
 def test_endless_loops_end_in_any_thread(monkeypatch):
@@ -321,9 +286,8 @@ def test_endless_loops_end_in_any_thread(monkeypatch):
     template = "{% for a in x %}\n{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}"
 
     def render() -> tuple[str, int]:
-        with pytest.raises(SchemaError, match="takes more than") as caught:
-            render_template(template, {"x": ["a"] * 5_000}, "t.xml.j2", SchemaError)
-        (found,) = caught.value.diagnostics
+        found = refused(template, {"x": ["a"] * 5_000})
+        assert "takes more than" in found.message
         return found.code, found.span.line
 
     with ThreadPoolExecutor() as pool:
@@ -332,12 +296,8 @@ def test_endless_loops_end_in_any_thread(monkeypatch):
 
 def test_bombs_are_refused_in_time_and_memory():
     """Each bomb is refused within the time limit, here a quarter of a second, and all of them in one process within 200 MB."""
-    result = subprocess.run(
-        [sys.executable, "-c", PROBE], input=json.dumps(BOMBS), capture_output=True, text=True, check=True
-    )
-    found, peak_kib = json.loads(result.stdout)
+    found = bombed(BOMBS, SETUP, CALL)
     assert all(code is not None and is_within(seconds, 2) for code, seconds in found), found
-    assert peak_kib < 200 * 1024
 
 
 def test_files_are_templates_by_their_name(tmp_path):
@@ -351,9 +311,7 @@ def test_files_are_templates_by_their_name(tmp_path):
     assert outline(schema.children) == [["a", "a"], ["b", "\nb"]]
     prompt = Prompt.from_file(tmp_path / "p.xml.j2", context={"name": "s", "text": "<b/>"})
     assert prompt.messages[0].text == "<b/>"
-    with pytest.raises(LanguageError) as caught:
-        Schema.from_file(tmp_path / "s.xml", context={})
-    assert codes(caught.value.diagnostics) == ["PC605"]
+    assert codes(faults(SchemaError, Schema.from_file, tmp_path / "s.xml", context={})) == ["PC605"]
 
 
 def test_the_worked_example_gives_what_it_says():
