@@ -20,7 +20,7 @@ from promptcache.language import (
     walk,
 )
 from promptcache.language.limits import MAX_BYTES
-from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans
+from tests.language.documents import TRAVEL, checked, codes, cut, faults, outline, spans
 
 PAPER = """
 <schema name="code-generation">
@@ -41,9 +41,7 @@ PAPER = """
 
 
 def refusals(text: str | bytes, **options: object) -> list[str]:
-    with pytest.raises(SchemaError) as caught:
-        check_schema(parse_schema(text, **options))
-    return codes(caught.value.diagnostics)
+    return codes(faults(SchemaError, checked, text, **options))
 
 
 def test_the_dialect_of_the_paper_loads():
@@ -111,8 +109,8 @@ def test_src_is_exact_and_printed_as_a_name(tmp_path):
     schema = Schema.from_file(path)
     (text,) = check_schema(schema).modules["a.py"].children
     assert text.text == "\n  if a < b:\r\n    pass\n\n"
-    again = parse_schema(print_schema(schema), folder=tmp_path)
-    assert outline(check_schema(again).children) == outline(check_schema(schema).children)
+    again = checked(print_schema(schema), folder=tmp_path)
+    assert outline(again.children) == outline(check_schema(schema).children)
     assert 'src="deep/a.py"/>' in print_schema(schema)
 
 
@@ -135,14 +133,8 @@ def test_src_is_confined_to_the_folder(tmp_path):
             return error.diagnostics[0].code
         return "".join(item.text for _, item in walk(schema.children) if isinstance(item, Text))
 
-    outside = [
-        "../secret.txt",
-        "out.txt",
-        "up/secret.txt",
-        str(tmp_path / "secret.txt"),
-        "../home2/x",
-        "./../secret.txt",
-    ]
+    secret = tmp_path / "secret.txt"
+    outside = ["../secret.txt", "out.txt", "up/secret.txt", str(secret), "../home2/x", "./../secret.txt"]
     assert [outcome(src) for src in outside] == ["PC210"] * len(outside)
     assert [outcome(src) for src in ("in.txt", "./plain.txt", str(home / "plain.txt"))] == ["plain"] * 3
     assert [outcome(src) for src in ("loop", "pipe", ".", "", "missing", "plain.txt/x")] == ["PC211"] * 6
@@ -154,12 +146,3 @@ def test_src_has_a_limit_and_needs_a_folder(tmp_path):
     text = '<schema name="s"><module name="m" src="large"/></schema>'
     assert refusals(text, folder=tmp_path) == ["PC213"]
     assert refusals(text) == ["PC214"]
-
-
-def test_a_missing_file_is_a_diagnostic(tmp_path):
-    """A path to a missing schema or to a folder gives a diagnostic with its name."""
-    for path in (tmp_path / "nothing.xml", tmp_path):
-        with pytest.raises(SchemaError) as caught:
-            Schema.from_file(path)
-        assert codes(caught.value.diagnostics) == ["PC010"]
-        assert caught.value.diagnostics[0].span.source == str(path)

@@ -11,17 +11,11 @@ from typing import Any
 
 import pytest
 
-from promptcache.diagnostics import CODES, MAX_FAULTS, Diagnostic, LanguageError, SchemaError, suggest
-from promptcache.language import (
-    CheckedSchema,
-    check_schema,
-    count_combinations,
-    limited_solver,
-    parse_prompt,
-    parse_schema,
-    resolve_prompt,
-)
+from promptcache.diagnostics import CODES, MAX_FAULTS, Diagnostic, LanguageError, PromptError, SchemaError, suggest
+from promptcache.language import count_combinations, limited_solver, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.limits import MAX_BYTES, MAX_ELEMENTS, MAX_EXAMPLES, MAX_NAME, MAX_PATTERN
+from promptcache.language.syntax.names import MAX_SUGGESTIONS
+from tests.language.documents import checked, faults
 from tests.speed import is_within
 
 SECONDS = 8
@@ -94,10 +88,8 @@ SCHEMAS = {
 def test_schemas_are_answered_soon(code: str, content: str) -> None:
     """The check of any repeated content ends soon, and the first fault has the expected code."""
     started = time.process_time()
-    found = _codes(lambda: check_schema(parse_schema(schema_of(content))))
-    assert is_within(time.process_time() - started, SECONDS)
-    assert found[:1] == ([code] if code else [])
-    assert len(found) <= MAX_FAULTS + 1
+    found = _codes(lambda: checked(schema_of(content)))
+    _check_answer(started, found, code)
 
 
 LINEAR: list[Callable[[int], str]] = [
@@ -182,7 +174,7 @@ def test_hard_rules_are_answered_within_the_budget(content: str) -> None:
     """The check and the count of hard rules end within the budget."""
     started = time.process_time()
     with suppress(SchemaError):
-        count_combinations(_checked(schema_of(content)).rules)
+        count_combinations(checked(schema_of(content)).rules)
     assert is_within(time.process_time() - started, SECONDS)
 
 
@@ -211,7 +203,7 @@ def test_open_questions_are_named(content: str, question: str, place: int, rule:
 def test_what_is_not_known_to_be_guaranteed_is_not() -> None:
     """Modules of open questions count as usable and independent; the reported guarantees are correct and closed."""
     with limited_solver(600_000):
-        schema = _checked(
+        schema = checked(
             schema_of('<module name="x"/><module name="y" requires="x z"/><module name="z"/>' + pigeons(12, "x"))
         )
     guaranteed = schema.guaranteed
@@ -227,18 +219,32 @@ PROMPTS = {
     "modules that are excluded": ("PC410", WIDE, "<z/>" + "".join(f"<m{i}/>" for i in range(SOME))),
     "choices left open": ("PC407", NEEDED, "".join(f"<m{i}/>" for i in range(SOME))),
     "a long path": ("PC207", WIDE, f'<use module="{filled("z/")}z"/>'),
+    "unknown arguments": ("PC402", WIDE, "<m0 " + "".join(f' a{i}=""' for i in range(1_000)) + "/>"),
 }
 
 
 @pytest.mark.parametrize(("code", "schema", "content"), cases(PROMPTS))
 def test_prompts_are_answered_soon(code: str, schema: str, content: str) -> None:
     """The check of any repeated prompt content ends soon, and the first fault has the expected code."""
-    checked = _checked_once(schema)
+    read = _checked_once(schema)
     started = time.process_time()
-    found = _codes(lambda: resolve_prompt(parse_prompt(f'<prompt schema="s">{content}</prompt>'), checked))
+    found = _codes(lambda: resolve_prompt(parse_prompt(f'<prompt schema="s">{content}</prompt>'), read))
+    _check_answer(started, found, code)
+    assert found.count("PC012") == (len(found) > MAX_FAULTS)
+
+
+def _check_answer(started: float, found: list[str], code: str) -> None:
     assert is_within(time.process_time() - started, SECONDS)
     assert found[:1] == ([code] if code else [])
     assert len(found) <= MAX_FAULTS + 1
+
+
+def test_suggestions_end_where_nobody_reads_them() -> None:
+    """With fifty unknown paths, all are reported, and the first ones have a suggestion."""
+    rules = "".join(f'<exclude modules="alpha alpah{number}"/>' for number in range(50))
+    found = faults(SchemaError, checked, schema_of(f'<module name="alpha"/><rules>{rules}</rules>'))
+    assert [each.code for each in found] == ["PC208"] * 50
+    assert sum("did you mean" in each.help for each in found) == MAX_SUGGESTIONS
 
 
 LIMITS = {
@@ -257,24 +263,24 @@ LIMITS = {
 def test_limits_say_their_number(words: str, content: str) -> None:
     """A document over a limit is refused with the limit in the message."""
     with pytest.raises(SchemaError, match=words):
-        check_schema(parse_schema(schema_of(content)))
+        checked(schema_of(content))
 
 
 def test_what_is_too_hard_to_explain_is_reported_without_a_reason() -> None:
     """The more steps there are, the more is known: first nothing, then the fault, then its reason."""
     impossible = schema_of('<module name="a" required="true" excludes="b"/><module name="b" required="true"/>')
-    open_choice = _checked(schema_of('<union required="true"><module name="a"/><module name="b"/></union>'))
+    open_choice = checked(schema_of('<union required="true"><module name="a"/><module name="b"/></union>'))
     found: dict[tuple[str, bool], None] = {}
     for steps in range(0, 1_000, 10):
         with limited_solver(steps):
-            (fault,) = _faults(lambda: _checked(impossible))
+            (fault,) = faults(SchemaError, checked, impossible)
         found[fault.code, bool(fault.related)] = None
     assert [*found] == [("PC314", True), ("PC301", False), ("PC301", True)]
 
     prompt = parse_prompt('<prompt schema="s"/>')
-    (helped,) = _faults(lambda: resolve_prompt(prompt, open_choice))
+    (helped,) = faults(PromptError, resolve_prompt, prompt, open_choice)
     with limited_solver(0):
-        (missing,) = _faults(lambda: resolve_prompt(prompt, open_choice))
+        (missing,) = faults(PromptError, resolve_prompt, prompt, open_choice)
     assert (missing.message, helped.help, missing.help) == (helped.message, "add <a/> or <b/>", CODES["PC407"].fix)
 
 
@@ -288,17 +294,13 @@ def test_suggestions_are_sought_among_long_and_many_names() -> None:
     assert is_within(time.process_time() - started, 2)
 
 
-def _checked(schema: str) -> CheckedSchema:
-    return check_schema(parse_schema(schema))
-
-
-_checked_once = cache(_checked)
+_checked_once = cache(checked)
 """For schemas that several tests use: a check of one takes a second, and nothing changes it."""
 
 
 def _open_questions(schema: str) -> Diagnostic:
     try:
-        found = _checked(schema).warnings
+        found = checked(schema).warnings
     except SchemaError as error:
         found = error.diagnostics
     (first,) = (each for each in found if each.code in ("PC314", "PC318"))
@@ -306,12 +308,8 @@ def _open_questions(schema: str) -> Diagnostic:
 
 
 def _codes(action: Callable[[], object]) -> list[str]:
-    return [found.code for found in _faults(action)]
-
-
-def _faults(action: Callable[[], object]):  # type: ignore[no-untyped-def]
     try:
         action()
     except LanguageError as error:
-        return error.diagnostics
-    return ()
+        return [found.code for found in error.diagnostics]
+    return []

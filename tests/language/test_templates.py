@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import Diagnostic, SchemaError
+from promptcache.diagnostics import Diagnostic, PromptError, SchemaError
 from promptcache.language import Prompt, Schema, Text, check_schema, parse_schema, print_schema
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
@@ -311,7 +311,8 @@ def test_files_are_templates_by_their_name(tmp_path):
     assert outline(schema.children) == [["a", "a"], ["b", "\nb"]]
     prompt = Prompt.from_file(tmp_path / "p.xml.j2", context={"name": "s", "text": "<b/>"})
     assert prompt.messages[0].text == "<b/>"
-    assert codes(faults(SchemaError, Schema.from_file, tmp_path / "s.xml", context={})) == ["PC605"]
+    for kind, error in ((Schema, SchemaError), (Prompt, PromptError)):
+        assert codes(faults(error, kind.from_file, tmp_path / "s.xml", context={})) == ["PC605"]
 
 
 def test_the_worked_example_gives_what_it_says():

@@ -31,7 +31,7 @@ from tests.conftest import law_examples
 from tests.language.documents import checked, codes, faults, selected
 from tests.speed import is_within
 
-ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "[a-c1]", "c", r"\."])
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "[a-c1]", "c", r"\.", r"\D", r"[^\d]", r"[\d\]b-z]", r"\t"])  # fmt: skip
 PATTERNS = st.recursive(
     ATOMS,
     lambda inner: st.one_of(
@@ -44,7 +44,7 @@ PATTERNS = st.recursive(
 
 
 @settings(max_examples=law_examples())
-@given(pattern=PATTERNS, text=st.text(alphabet="abc1. é١\n", max_size=6))
+@given(pattern=PATTERNS, text=st.text(alphabet="abc1. é١\n\t]", max_size=6))
 def test_patterns_match_as_regular_expressions_do(pattern, text):
     """A pattern matches a text exactly if Python's regular expression over ASCII matches all of the text."""
     assert matches(pattern, text) == (re.fullmatch(pattern, text, re.ASCII) is not None)
