@@ -19,15 +19,10 @@ BOXES = '<user>&lt;miami/> & {{ "{% x %}" }}'
 USER = {"role": "user", "content": "Hi"}
 
 
-def contents() -> st.SearchStrategy[Any]:
-    """Return contents of messages: texts, or lists of text parts."""
-    parts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts()), min_size=1, max_size=3)
-    return texts() | parts
-
-
 def chats() -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Return chats of any roles in any order."""
-    message = st.fixed_dictionaries({"role": st.sampled_from(list(ROLES)), "content": contents()})
+    """Return chats of any roles in any order, whose contents are texts or lists of text parts."""
+    parts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts()), min_size=1, max_size=3)
+    message = st.fixed_dictionaries({"role": st.sampled_from(list(ROLES)), "content": texts() | parts})
     return st.lists(message, min_size=1, max_size=5)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from promptcache.diagnostics import Diagnostic, LanguageError
-from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.language.documents import FILES, SCHEMAS
+from promptcache.diagnostics import Diagnostic, PromptError, SchemaError
+from promptcache.language import Prompt, parse_prompt, parse_schema, resolve_prompt
+from tests.language.documents import FILES, SCHEMAS, checked, faults
 from tests.language.faults import pieces, rows
 from tests.strategies.pieces import CARET, line_and_column
 
@@ -21,6 +21,9 @@ PATIENT = """<schema name="s">
 </schema>"""
 
 
+OTHERS = {name: (SCHEMAS / f"{name}.xml").read_text(encoding="utf-8") for name in ("rules", "travel")}
+
+
 def cases(found: Iterable[list[str]]) -> list[object]:
     """Return rows as parameters."""
     return [pytest.param(*row, id=f"{row[0]}-{number}") for number, row in enumerate(found)]
@@ -29,19 +32,19 @@ def cases(found: Iterable[list[str]]) -> list[object]:
 def first_of_schema(document: str | bytes) -> Diagnostic:
     """Return the first finding in a schema, warnings included."""
     try:
-        return check_schema(parse_schema(document, folder=FILES)).warnings[0]
-    except LanguageError as error:
+        return checked(document, folder=FILES).warnings[0]
+    except SchemaError as error:
         return error.diagnostics[0]
 
 
 def first_of_prompt(prompt: str | Prompt, schema: str = PATIENT) -> Diagnostic:
     """Return the first finding in a prompt."""
-    with pytest.raises(LanguageError) as caught:
-        resolve_prompt(
-            parse_prompt(prompt, folder=FILES) if isinstance(prompt, str) else prompt,
-            check_schema(parse_schema(schema)),
-        )
-    return caught.value.diagnostics[0]
+
+    def resolve() -> object:
+        read = parse_prompt(prompt, folder=FILES) if isinstance(prompt, str) else prompt
+        return resolve_prompt(read, checked(schema))
+
+    return faults(PromptError, resolve)[0]
 
 
 def check(found: Diagnostic, code: str, place: tuple[int, int] | None, message: str, advice: str) -> None:
@@ -62,13 +65,6 @@ def without_caret(document: str) -> tuple[str, tuple[int, int] | None]:
     return text, line_and_column(text, offset)
 
 
-@pytest.mark.parametrize(("code", "document", "message", "advice"), cases(rows("documents")))
-def test_documents_that_are_no_schema(document: str, code: str, message: str, advice: str) -> None:
-    """A malformed document is explained where it is broken."""
-    text, place = without_caret(document)
-    check(first_of_schema(text), code, place, message, advice)
-
-
 @pytest.mark.parametrize(
     ("document", "place", "message", "advice"),
     [
@@ -83,32 +79,27 @@ def test_documents_in_another_encoding(document: bytes, place: tuple[int, int], 
     check(first_of_schema(document), "PC006", place, message, advice)
 
 
-@pytest.mark.parametrize(("code", "document", "message", "advice"), cases(rows("schemas")))
+OF_SCHEMAS = (*rows("documents"), *rows("schemas"), *([*each, "", ""] for each in pieces()))
+
+
+@pytest.mark.parametrize(("code", "document", "message", "advice"), cases(OF_SCHEMAS))
 def test_faults_of_schemas(document: str, code: str, message: str, advice: str) -> None:
-    """Elements, attributes, values, paths and rules that the language lacks get those of the language as help."""
+    """A malformed document, and what the language lacks, is explained where it is, with what to write as help."""
     text, place = without_caret(document)
     check(first_of_schema(text), code, place, message, advice)
 
 
-@pytest.mark.parametrize(("code", "document"), cases(pieces()))
-def test_pieces_alone_in_a_schema(document: str, code: str) -> None:
-    """The faults that strategies put into drawn schemas are found in place in a schema with nothing else."""
-    text, place = without_caret(document)
-    check(first_of_schema(text), code, place, "", "")
-
-
-@pytest.mark.parametrize(("code", "prompt", "message", "advice"), cases(rows("prompts")))
+@pytest.mark.parametrize(("code", "prompt", "message", "advice"), cases((*rows("prompts"), *rows("whole prompts"))))
 def test_faults_of_prompts(prompt: str, code: str, message: str, advice: str) -> None:
-    """Arguments, turns, paths and text in forms of other formats get the form of this language as help."""
-    check(first_of_prompt(prompt), code, None, message, advice)
-
-
-@pytest.mark.parametrize(("code", "prompt", "message", "advice"), cases(rows("whole prompts")))
-def test_prompts_are_refused_in_place(prompt: str, code: str, message: str, advice: str) -> None:
-    """A prompt that breaks a rule of the language or of its schema is refused where it does."""
+    """A prompt that breaks a rule of the language or of its schema is refused where it does, with a fix."""
     text, place = without_caret(prompt)
-    schema = (SCHEMAS / ("rules.xml" if 'schema="rules"' in text else "travel.xml")).read_text(encoding="utf-8")
-    check(first_of_prompt(text, schema), code, place, message, advice)
+    check(
+        first_of_prompt(text, next((each for name, each in OTHERS.items() if f'schema="{name}"' in text), PATIENT)),
+        code,
+        place,
+        message,
+        advice,
+    )
 
 
 def test_a_document_of_the_other_kind_names_what_to_give() -> None:
@@ -121,10 +112,8 @@ def test_a_document_of_the_other_kind_names_what_to_give() -> None:
 
 def test_an_attribute_with_a_typo_is_one_fault() -> None:
     """A required attribute under a name that means it is not reported as missing, too."""
-    with pytest.raises(LanguageError) as caught:
-        parse_schema('<schema name="s"><module id="a">A</module><parameter nmae="b"/></schema>')
-
-    found = [(each.code, each.help) for each in caught.value.diagnostics]
+    document = '<schema name="s"><module id="a">A</module><parameter nmae="b"/></schema>'
+    found = [(each.code, each.help) for each in faults(SchemaError, parse_schema, document)]
     meant = ("PC103", "did you mean 'name'?")
     assert sorted(found) == [meant, meant, ("PC104", 'add length="…"')]
 

@@ -1,11 +1,14 @@
-"""Tests of diagnostics: the place of the cause, and the suggested text."""
+"""Tests of diagnostics: the place of the cause, the suggested text, and documents that are meant and have no warning."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from promptcache.diagnostics import Diagnostic, LanguageError, Severity
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, Severity
+from promptcache.language import Schema, check_schema, module, parse_prompt, slot
+from tests.language.documents import checked, codes, faults, selected
 
 MODULES = '<module name="a">A</module><module name="b">B</module>'
 LAW = """<schema name="law">
@@ -28,16 +31,9 @@ LAW = """<schema name="law">
 def found(schema: str) -> tuple[Diagnostic, ...]:
     """Return all diagnostics of a schema, warnings included."""
     try:
-        return check_schema(parse_schema(schema)).warnings
+        return checked(schema).warnings
     except LanguageError as error:
         return error.diagnostics
-
-
-def found_in(prompt: str, schema: str = LAW) -> Diagnostic:
-    """Return the first diagnostic of a prompt."""
-    with pytest.raises(LanguageError) as caught:
-        resolve_prompt(parse_prompt(prompt), check_schema(parse_schema(schema)))
-    return caught.value.diagnostics[0]
 
 
 def place(diagnostic: Diagnostic) -> str:
@@ -46,32 +42,23 @@ def place(diagnostic: Diagnostic) -> str:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "advice"),
+    ("prompt", "code", "advice"),
     [
-        ("<facts/>", 'add <matter title="…"/>'),
-        ("<summary/>", 'add <matter title="…"><pages range="…"/></matter>'),
-        ('<matter title="x"/><summary/>', 'add <use module="matter/pages" range="…"/>'),
+        ("<facts/>", "PC409", 'add <matter title="…"/>'),
+        ("<summary/>", "PC409", 'add <matter title="…"><pages range="…"/></matter>'),
+        ('<matter title="x"/><summary/>', "PC409", 'add <use module="matter/pages" range="…"/>'),
+        ("<plain-language/>", "PC401", "there is one at /style/plain-language: write <style><plain-language/></style>"),
+        (
+            '<matter title="x"><formal/></matter>',
+            "PC401",
+            "there is one at /style/formal: write <style><formal/></style> at the top level",
+        ),
     ],
 )
-def test_what_is_to_be_added_has_its_required_arguments(prompt: str, advice: str) -> None:
-    """The reference in the help has all required arguments."""
-    assert found_in(f'<prompt schema="law">{prompt}</prompt>').help == advice
-
-
-@pytest.mark.parametrize(
-    ("prompt", "advice"),
-    [
-        ("<plain-language/>", "write <style><plain-language/></style>"),
-        ('<matter title="x"><formal/></matter>', "write <style><formal/></style> at the top level"),
-    ],
-)
-def test_module_that_is_inside_another_is_shown_nested(prompt: str, advice: str) -> None:
-    """For a module named outside its parent, the help shows the nested reference."""
-    first = found_in(f'<prompt schema="law">{prompt}</prompt>')
-
-    assert first.code == "PC401"
-    assert first.help is not None
-    assert first.help.endswith(advice)
+def test_help_has_parents_and_required_arguments(prompt: str, code: str, advice: str) -> None:
+    """A reference in the help is nested in its parents, and has all required arguments."""
+    found = faults(PromptError, selected, f'<prompt schema="law">{prompt}</prompt>', LAW)[0]
+    assert (found.code, found.help) == (code, advice)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +85,7 @@ def test_anchors_change_nothing(pattern: str) -> None:
     """Anchors do not change a pattern: it always matches whole texts."""
     parameter = f'<parameter name="n" length="3" pattern="{pattern}" default="{{}}"/>'
     assert not found(f'<schema name="s">{parameter.format("12")}</schema>')
-    assert [each.code for each in found(f'<schema name="s">{parameter.format("12a")}</schema>')] == ["PC216"]
+    assert codes(found(f'<schema name="s">{parameter.format("12a")}</schema>')) == ["PC216"]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +105,7 @@ def test_module_that_can_never_be_used_is_reported_beside_errors(error: tuple[st
     code, more = error
     dead = '<module name="a" required="true"/><module name="b" excludes="a"/>'
 
-    codes = {each.code for each in found(f'<schema name="s">{dead}{more}</schema>')}
-
-    assert {"PC302", code} <= codes
+    assert {"PC302", code} <= {*codes(found(f'<schema name="s">{dead}{more}</schema>'))}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +126,7 @@ def test_module_that_can_never_be_used_is_reported_beside_errors(error: tuple[st
 )
 def test_scaffold_that_adds_nothing_is_a_warning(modules: str, adds_nothing: bool) -> None:
     """A scaffold whose modules attend to each other anyway is reported; a scaffold that adds an encoding is not."""
-    assert [each.code for each in found(f'<schema name="s">{modules}</schema>')] == ["PC313"] * adds_nothing
+    assert codes(found(f'<schema name="s">{modules}</schema>')) == ["PC313"] * adds_nothing
 
 
 @pytest.mark.parametrize(
@@ -185,3 +170,62 @@ def test_other_modes_of_whitespace_are_not_concerned() -> None:
     """Only `dedent` removes indentation, so other modes have no warning."""
     text = "\n    first\n\t\tsecond\n"
     assert found(f'<schema name="s" whitespace="preserve"><module name="a">{text}</module></schema>') == ()
+
+
+A = '<module name="a">A</module>'
+CHOICE = '<parameter name="ward" length="3" type="choice" choices="{}"/>'
+MEANT = [
+    CHOICE.format("one, two|three"),
+    '<parameter name="p" length="3" required="true" placeholder="x"/>',
+    f'{A}<module name="b" requires="a">B</module>',
+    f'{A}<module name="b">B</module><rules><exclude modules="a b"/><choose modules="a b" max="1"/></rules>',
+    '<module name="a"><doc>Only names a case.</doc></module>',
+    '<union default="none"><module name="none"/><module name="a">A</module></union>',
+    f'{A}<module name="flag" requires="a"/>',
+    f'{A}<module name="flag"/><rules><require if="flag" then="a"/></rules>',
+    '<module name="a"><parameter name="p" length="3"/></module>',
+    "<text>Hello {{ name }}, {ward}.</text>",
+    r"\frac{ab}{cd}, f{ab}, ${HOME}, {1, 2}, {&quot;a&quot;: 1}, x^{ab}",
+]
+
+
+@pytest.mark.parametrize("content", MEANT)
+def test_what_can_be_meant_has_no_warning(content: str) -> None:
+    """Content with a similar form that has a meaning gets no warning."""
+    assert not checked(f'<schema name="s">{content}</schema>').warnings
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        ('<a who="{{ name }}"/>', (2, 9)),
+        ("<a/>\nFor {name}: why?", (3, 5)),
+        ("<a/><user>For {{ name }}: why?</user>", (2, 15)),
+    ],
+)
+def test_tags_in_prompts_are_warnings_at_their_place(prompt: str, place: tuple[int, int]) -> None:
+    """A tag of a template in a prompt that is no template has a warning at the tag, or at the value with it."""
+    (first,) = parse_prompt(f'<prompt schema="s">\n{prompt}</prompt>').warnings
+
+    assert (first.code, (first.span.line, first.span.column)) == ("PC902", place)
+
+
+@pytest.mark.parametrize("prompt", ['<a><arg name="who">{{ name }}</arg></a>', "<a/><text>{name}</text>"])
+def test_exact_texts_of_prompts_keep_braces(prompt: str) -> None:
+    """`<arg>` and `<text>` are data: their braces have no warning."""
+    assert not parse_prompt(f'<prompt schema="s">{prompt}</prompt>').warnings
+
+
+def test_values_of_templates_keep_braces(tmp_path: Path) -> None:
+    """Braces in a rendered template come from a value, and have no warning."""
+    path = tmp_path / "s.xml.j2"
+    path.write_text('<schema name="s">Hello {{ name }}.</schema>')
+
+    assert not check_schema(Schema.from_file(path, context={"name": "{{ name }}"})).warnings
+
+
+def test_schemas_built_in_python_have_the_warnings() -> None:
+    """Parameters and modules that are built in Python get the same warnings; their texts are data."""
+    schema = Schema("s").module("a", "Hi {name}", slot("p", 3, required=True, default="x")).with_module(module("b"))
+
+    assert {each.code for each in check_schema(schema).warnings} == {"PC112", "PC222"}

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language import Schema, check_schema, count_combinations, limited_solver, list_selections, parse_schema
+from promptcache.language import Schema, count_combinations, limited_solver, list_selections, parse_schema
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules
 from promptcache.language.rules.explain import find_conflict
 from promptcache.language.rules.rules import Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
-from tests.language.documents import checked
+from tests.language.documents import checked, faults
 from tests.language.generated import all_selections, declared_schemas
 
 
@@ -140,10 +140,8 @@ def test_nested_alternatives_are_decided() -> None:
     with pytest.raises(SchemaError, match="PC301"):
         checked(f'<schema name="s">{NESTED}</schema>')
     rule = '<require if="a and (a implies a)" then="(a implies a) implies not a"/>'
-    assert count_combinations(checked(f'<schema name="s"><module name="a"/><rules>{rule}</rules></schema>').rules) == (
-        1,
-        True,
-    )
+    schema = checked(f'<schema name="s"><module name="a"/><rules>{rule}</rules></schema>')
+    assert count_combinations(schema.rules) == (1, True)
 
 
 @pytest.mark.parametrize("requires", ["a1 b1", "b1 a1"])
@@ -161,9 +159,7 @@ def test_the_shorter_of_two_explanations_is_given(requires):
 def test_an_unsatisfiable_schema_names_the_rules_that_conflict():
     """The error lists exactly the rules of the conflict, with their places."""
     text = '<schema name="s"><module name="a" required="true" requires="b"/>\n<module name="b" excludes="a"/></schema>'
-    with pytest.raises(SchemaError) as caught:
-        check_schema(parse_schema(text))
-    (diagnostic,) = caught.value.diagnostics
+    (diagnostic,) = faults(SchemaError, checked, text)
     places = [(span.line, span.column, words) for span, words in diagnostic.related]
     assert diagnostic.code == "PC301"
     assert places == [(1, 45, "'a' is required"), (1, 61, "'a' requires 'b'"), (2, 28, "'b' excludes 'a'")]
