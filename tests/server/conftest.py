@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ class Served:
         with self.http(key) as client:
             return client.post(path, **{**given, **options})
 
-    def openai(self, key: str = "alice") -> OpenAI:
+    def openai(self, key: str = "alice") -> Any:
         """Return OpenAI's client as it is."""
         return self.clients.enter_context(OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30))
 
@@ -104,11 +105,17 @@ def _refusals_have_reasons() -> Iterator[None]:
     assert [line for line in refused if not {"time", "caller", "error"} <= line.keys()] == []
 
 
+def engine_with(schema: Path = TRAVEL, **options: Any) -> Engine:
+    """Return an engine with the demo model and a schema."""
+    engine = Engine.from_pretrained("demo", **options)
+    engine.add_schema(schema)
+    return engine
+
+
 @pytest.fixture(scope="session")
 def engine() -> Engine:
     """The demo model with the travel schema, warm."""
-    engine = Engine.from_pretrained("demo")
-    engine.add_schema(TRAVEL)
+    engine = engine_with()
     engine.warm()
     return engine
 
@@ -116,19 +123,19 @@ def engine() -> Engine:
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """A server with keys of two clients and of an administrator, on an engine of its own."""
-    yield from _serving()
+    yield from running(create_app(engine_with(), keys=KEYS))
 
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Served]:
     """Such a server for one file of tests, whose history changes no others."""
-    yield from _serving()
+    yield from running(create_app(engine_with(), keys=KEYS))
 
 
-def _serving() -> Iterator[Served]:
-    engine = Engine.from_pretrained("demo")
-    engine.add_schema(TRAVEL)
-    yield from running(create_app(engine, keys=KEYS))
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[Served]:
+    """A server that needs no key of clients, with one administrator."""
+    yield from running(create_app(engine_with(), keys=ApiKeys(admins=digests(["root"]))))
 
 
 AGENT = """<schema name="agent"><system>You call tools. <collection name="tools"/>
@@ -148,11 +155,7 @@ def tools() -> Iterator[Served]:
 
 
 def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:
-    """Run an application under uvicorn in a thread, as `serve` does.
-
-    Args:
-        send_buffer: Bytes that the kernel keeps for a client that does not read; None lets it decide.
-    """
+    """Run an application under uvicorn in a thread, as `serve` does, with bytes that the kernel keeps for a client."""
     listening = socket.create_server(("127.0.0.1", 0))
     # asyncio sets this on sockets that it opens, as for `serve`. Without it each answer waits 40 ms for an ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -244,19 +247,12 @@ def choices(answer: httpx.Response, number: int = 1) -> list[tuple[str, str]]:
 def server_process(
     *options: str, soft_files: int | None = None, log: Path | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a server in a process of its own, and return it with its URL.
-
-    Args:
-        soft_files: Its soft limit of open files at the start.
-        log: The file for its log.
-    """
+    """Run a server in a process with a soft limit of open files and a file for its log; return it with its URL."""
     command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0", *options]
     if soft_files is not None:
         command = ["sh", "-c", f'ulimit -Sn {soft_files}; exec "$@"', "sh", *command]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        lines: list[str] = []
-        found = None
+        lines, found = [], None
         for line in running.stderr:
             lines.append(line)
             if found := re.search(r"http://127.0.0.1:\d+", line):
@@ -264,7 +260,6 @@ def server_process(
         assert found, lines
 
         def copy() -> None:
-            assert running.stderr is not None
             with (log or Path(os.devnull)).open("w", encoding="utf-8") as file:
                 for line in running.stderr:
                     file.write(line)
@@ -282,14 +277,15 @@ def server_process(
 class ScriptedService:
     """A service that tells each listener what a script says, from a thread of its own."""
 
-    def __init__(self, *script: object) -> None:
-        """Create a service. An exception as the whole script is raised where a request is submitted; `Event`s are waited for."""
+    def __init__(self, *script: object, errors: Iterable[Exception] = ()) -> None:
+        """Create a service that waits for `Event`s. Each of `errors`, and a script of one error, is raised at a submission."""
         self.state = "ready"
         self.counts = type("Counts", (), {"num_running": 0, "num_waiting": 0, "num_waiting_tokens": 0, "tail_bytes": 0})
         self.cancelled = threading.Event()
         self.prompts: list[Any] = []
+        self.asked: list[float] = []
         self.requests: Any = None
-        self._script = script
+        self._script, self._errors = script, [*errors]
 
     def request(self, prompt: object, *, reuse: bool, **options: object) -> Any:
         """Keep the prompt, and return the request of it."""
@@ -298,6 +294,9 @@ class ScriptedService:
 
     def submit_request(self, _request: object, listener: Callable[[Any], None]) -> Any:
         """Run the script."""
+        self.asked.append(time.monotonic())
+        if self._errors:
+            raise self._errors.pop(0)
         match self._script:
             case (Exception() as error,):
                 raise error

@@ -6,6 +6,7 @@ and a client that asks chats meanwhile waits for twice its idle time and one que
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -21,8 +22,14 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
+from fastapi import Request
 
-from tests.server.attack_bodies import hard_schema
+from promptcache.diagnostics import QueueFull, SchemaError
+from promptcache.language import limited_solver
+from promptcache.server.errors import ClientGone
+from promptcache.server.pools import WorkPool
+from tests.language.documents import checked
+from tests.language.test_sizes import random_clauses, schema_of
 from tests.server.conftest import CHAT, CHATS, server_process, wait_until
 
 _LOG = logging.getLogger(__name__)
@@ -39,18 +46,11 @@ def _slowness() -> float:
 
 
 class Victim:
-    """A server process under attack.
-
-    Attributes:
-        alive_s: The times that `/livez` took; infinity where it failed.
-        chats_s: The times that chats took.
-        max_rss: The largest memory.
-        slowness: How slow the machine was meanwhile.
-    """
+    """A server process under attack: the times that `/livez` and chats took, its largest memory, the slowness then."""
 
     def __init__(self, url: str, pid: int, log: Path) -> None:
         self.url = url
-        self.alive_s: list[float] = []
+        self.alive_s: list[float] = []  # infinity where it failed
         self.chats_s: list[float] = []
         self.max_rss = 0
         self.slowness = 1.0
@@ -92,12 +92,7 @@ class Victim:
 
     @contextmanager
     def bounded(self, queue_s: float, max_bytes: float) -> Iterator[None]:
-        """Check the bounds of an attack.
-
-        Args:
-            queue_s: How long an idle server works on what may wait before a chat.
-            max_bytes: The memory that the attack may take.
-        """
+        """Check an attack's memory, and its chats: they wait for `queue_s`, the time of what may be queued before."""
         idle_s = min(self.chat_s() for _ in range(3))
         before = self.rss
         with self.watched():
@@ -167,15 +162,6 @@ def _burst(victim: Victim, num: int, stack: ExitStack) -> None:
             stack.enter_context(victim.connect())
 
 
-def _burst_s(victim: Victim, num: int) -> float:
-    """Return how long an idle server takes connections in, before it answers the next one."""
-    started = time.perf_counter()
-    with ExitStack() as stack:
-        _burst(victim, num, stack)
-        victim.chat_s()
-    return time.perf_counter() - started
-
-
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
 
 
@@ -207,7 +193,11 @@ def test_idle_connections_do_not_refuse_others(small: Victim) -> None:
 def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
     """1,200 connections beside 1,024 files, again and again for 15 seconds."""
     with attacked(tmp_path) as victim:
-        queue_s = _burst_s(victim, 1200)
+        started = time.perf_counter()
+        with ExitStack() as stack:
+            _burst(victim, 1200, stack)
+            victim.chat_s()
+        queue_s = time.perf_counter() - started
         with victim.bounded(queue_s, max_bytes=100e6):
             for _ in range(15):
                 with ExitStack() as stack:
@@ -216,28 +206,22 @@ def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
         assert victim.num_log_bytes < 10_000_000
 
 
-CHECK = hard_schema().encode()
+CHECK = schema_of(random_clauses(230, 1)).encode()
 FAULTS = b'{"model":"demo","messages":[],"prompt_cache":{"use":[' + b",".join([b"1"] * 340_000) + b"]}}"
 SPACES = b'{"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"%s"}]}' % (b" " * 1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Large bodies, which clients send at the same time.
-
-    Attributes:
-        found: The status or code of the error that they get.
-        queue: How many of them may be worked on before a chat.
-        max_bytes: The memory that few and many of them may take.
-    """
+    """Large bodies, which clients send at the same time."""
 
     path: str
     body: bytes
-    found: set[int | str]
+    found: set[int | str]  # statuses, or codes of errors
     few: int
     many: int
-    queue: int
-    max_bytes: tuple[float, float]
+    queue: int  # how many of them may be worked on before a chat
+    max_bytes: tuple[float, float]  # the memory that few and many of them may take
 
     def send(self, victim: Victim, num: int) -> None:
         """Send bodies, and check what they get."""
@@ -293,3 +277,67 @@ def test_many_bodies_that_take_long_block_nobody(tmp_path: Path, attack: Attack)
                 victim.chat_s()
         with victim.bounded(queue_s=attack.queue * answer_s, max_bytes=attack.max_bytes[1]):
             attack.send(victim, attack.many)
+
+
+class _Requests:
+    """Requests for a pool with one thread, whose work ends at `go_on`; two of them may wait."""
+
+    def __init__(self) -> None:
+        self.pool, self.go_on, self.begun = WorkPool(1, 2, "documents"), threading.Event(), list[str]()
+
+    def start(self, name: str) -> tuple[asyncio.Task[bool], asyncio.Event]:
+        """Send a request, whose client leaves at the event."""
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        def work() -> bool:
+            self.begun.append(name)
+            return self.go_on.wait(60)
+
+        return asyncio.create_task(self.pool.run(Request({"type": "http"}, receive), work)), left
+
+
+def test_work_for_clients_that_have_left_is_not_begun() -> None:
+    """A client that leaves before or while it waits loses its place; a client that leaves later gets its work done."""
+
+    async def ask() -> None:
+        requests = _Requests()
+        gone, leave = requests.start("0")
+        leave.set()
+        with pytest.raises(ClientGone):
+            await gone
+        (running, leave_running), (waiting, leave_waiting), (last, _) = map(requests.start, "123")
+        await asyncio.sleep(0.02)
+        leave_waiting.set()
+        leave_running.set()
+        with pytest.raises(ClientGone):
+            await waiting
+        requests.go_on.set()
+        assert [await running, await last] == [True, True]
+        assert requests.begun == ["1", "3"]
+
+    asyncio.run(ask())
+
+
+def test_a_full_queue_refuses() -> None:
+    """Above the limit of waiting requests the next one is refused at once, and the others are not."""
+
+    async def ask() -> None:
+        requests = _Requests()
+        tasks = [requests.start(name)[0] for name in "012"]
+        await asyncio.sleep(0.02)
+        with pytest.raises(QueueFull, match="2 documents wait, and the limit is 2"):
+            await requests.start("3")[0]
+        requests.go_on.set()
+        assert [await each for each in tasks] == [True] * 3
+
+    asyncio.run(ask())
+
+
+def test_requests_share_one_budget_of_the_solver() -> None:
+    """All questions of a check together take no more steps than the limit, and the fault has the limit."""
+    with limited_solver(100_000), pytest.raises(SchemaError, match="more than 100,000 steps"):
+        checked(CHECK.decode())

@@ -1,16 +1,31 @@
-"""Answers over HTTP are those of the engine, in OpenAI's form, for OpenAI's unchanged client."""
+"""Answers over HTTP are those of the engine, in OpenAI's form, for OpenAI's unchanged client, with their reasoning apart."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import httpx
 import pytest
 
 from promptcache import Engine, Prompt
 from promptcache.decode import KVSource
 from promptcache.server import create_app
-from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, Served, answers, choices, events
+from tests.engine.test_reasoning import KEEPS, SAID, engine_of, saying
+from tests.server.conftest import (
+    CHAT,
+    CHATS,
+    QUESTION,
+    ScriptedService,
+    Served,
+    answers,
+    choices,
+    engine_with,
+    events,
+    scripted,
+)
 
+Ask = Callable[..., httpx.Response]
 ANSWER = "The best dish of Miami is stone crab."
 USE: dict[str, Any] = {"prompt_cache": {"use": {"miami": {}, "trip-plan": {"duration": "four days", "budget": 500}}}}
 MARKS = {"cache_control": {"type": "ephemeral"}, "prompt_cache_breakpoint": {"mode": "explicit"}}
@@ -28,13 +43,10 @@ def test_chat_is_the_answer_of_the_engine(served: Served, engine: Engine) -> Non
 
     assert made.choices[0].message.content == expected.text == ANSWER
     assert (made.choices[0].finish_reason, made.choices[0].logprobs) == ("stop", None)
-    assert made.usage
-    assert made.usage.prompt_tokens_details
     usage = expected.usage
     assert made.usage.prompt_tokens == usage.num_reused_tokens + usage.num_new_tokens
     assert made.usage.prompt_tokens_details.cached_tokens >= usage.num_reused_tokens > 0
     assert made.usage.completion_tokens == usage.num_generated_tokens
-    assert made.model_extra
     assert [made.model_extra["prompt_cache"][name] for name in ("level", "warnings")] == ["modular", []]
 
 
@@ -59,8 +71,6 @@ def test_stream_is_the_whole_answer(served: Served) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
     assert all(chunk.usage is None for chunk in chunks[:-1])
     assert chunks[-1].choices == []
-    assert chunks[-1].usage
-    assert chunks[-1].usage.prompt_tokens_details
     assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
     assert response.headers["content-type"].startswith("text/event-stream")
     assert {chunk["object"] for chunk in events(response.text)} == {"chat.completion.chunk"}
@@ -77,10 +87,7 @@ def test_stop_strings_are_not_part_of_the_text(served: Served, stream: bool) -> 
 
 
 def test_a_list_of_prompts_has_the_answers_of_each(served: Served) -> None:
-    """Clients of completions write lists: the choices of the first prompt come first, whole and in a stream.
-
-    A seed makes sampled answers the same again.
-    """
+    """Clients write lists: the choices of the first prompt come first, whole and in a stream; a seed repeats them."""
     prompts = ["The best dish of Oslo is cod. The best", "The colour of the car is"]
     body = {"model": "demo", "max_tokens": 5, "temperature": 2, "seed": 3, "n": 2}
     stream = {"stream": True, "stream_options": {"include_usage": True}}
@@ -190,18 +197,65 @@ def test_variables_reach_the_chat_template(served: Served, engine: Engine) -> No
 
 def test_modules_that_a_request_encodes_are_not_cached() -> None:
     """They count once they are stored."""
-    engine = Engine.from_pretrained("demo")
-    engine.add_schema(TRAVEL)
-    engine.warm = lambda *_, **__: []  # type: ignore[method-assign]
-    app = create_app(engine)
-    found = [each.json() for each in answers(app, *[{**CHAT, "max_tokens": 1}] * 2)]
-    cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in found]
+    engine = engine_with()
+    engine.warm = lambda *_, **__: []
+    first, second = (each.json() for each in answers(create_app(engine), *[{**CHAT, "max_tokens": 1}] * 2))
     missed = [
         sum(each["num_tokens"] for each in answer["prompt_cache"]["modules"] if each["source"] == KVSource.MISS)
-        for answer in found
+        for answer in (first, second)
     ]
 
-    assert found[0]["usage"]["prompt_tokens"] == found[1]["usage"]["prompt_tokens"]
+    assert first["usage"]["prompt_tokens"] == second["usage"]["prompt_tokens"]
     assert (missed[0] > 0, missed[1]) == (True, 0)
-    assert cached[0] == 0
-    assert cached[1] >= missed[0]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= missed[0]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["written by the model", "opened by the prompt"])
+def reasoner(request: pytest.FixtureRequest) -> tuple[Engine, Sequence[object]]:
+    """An engine whose model reasons, and what its service says."""
+    engine, _ = engine_of(KEEPS, is_open=request.param)
+    found = engine.generate([QUESTION], **saying(engine, SAID.removeprefix("<think>\n") if request.param else SAID))
+    return engine, (*found.token_ids, found)
+
+
+@pytest.fixture
+def ask(reasoner: tuple[Engine, Sequence[object]], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Return a function that asks for a chat."""
+
+    def asked(**body: Any) -> httpx.Response:
+        app = scripted(reasoner[0], ScriptedService(*reasoner[1]), monkeypatch)
+        return answers(app, {"model": "demo", "messages": [QUESTION], **body})[0]
+
+    return asked
+
+
+def test_an_answer_has_its_reasoning_apart(reasoner: tuple[Engine, Sequence[object]], ask: Ask) -> None:
+    """The content is the answer alone. A client that sends it back gives the template its reasoning."""
+    message = ask().json()["choices"][0]["message"]
+    chat = [QUESTION, message, {"role": "user", "content": "Where?"}]
+
+    assert (message["content"], message["reasoning_content"]) == ("Ceviche.", "Many.")
+    assert ask(messages=chat).status_code == 200
+    used_ids = reasoner[0].plan(chat).tokens.used_ids
+    assert "<think>\nMany.\n</think>\n\nCeviche." in reasoner[0].tokenizer.detokenize(used_ids)
+
+
+def test_a_stream_has_its_reasoning_first(ask: Ask) -> None:
+    """The pieces add up to the message."""
+    deltas = [choice["delta"] for event in events(ask(stream=True).text) for choice in event["choices"]]
+    said = {
+        name: [(place, each[name]) for place, each in enumerate(deltas) if each.get(name)]
+        for name in ("reasoning_content", "content")
+    }
+
+    assert ["".join(text for _, text in each) for each in said.values()] == ["Many.", "Ceviche."]
+    assert said["reasoning_content"][-1][0] < said["content"][0][0]
+
+
+def test_stop_texts_count_in_reasoning_too(ask: Ask) -> None:
+    """An answer that stops in its reasoning has no content."""
+    (choice,) = ask(stop=["ny"]).json()["choices"]
+
+    assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == ("", "Ma")
+    assert choice["finish_reason"] == "stop"

@@ -26,6 +26,9 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+TRIP = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
+
+
 class Trip(BaseModel):
     """What `parse` makes of an answer."""
 
@@ -36,10 +39,10 @@ def test_json_schema(own_server: Served) -> None:
     """The answer has the schema, whole and as a stream, in chats and completions."""
     form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
     client = own_server.openai()
-    made = client.chat.completions.create(**CHAT, response_format=form)  # type: ignore[call-overload]
+    made = client.chat.completions.create(**CHAT, response_format=form)
     jsonschema.validate(json.loads(made.choices[0].message.content), SCHEMA)
     assert made.choices[0].finish_reason == "stop"
-    chunks = client.chat.completions.create(**CHAT, response_format=form, stream=True)  # type: ignore[call-overload]
+    chunks = client.chat.completions.create(**CHAT, response_format=form, stream=True)
     assert "".join(each.choices[0].delta.content or "" for each in chunks) == made.choices[0].message.content
     continued = client.completions.create(
         model="demo", prompt="A trip:", extra_body={"response_format": form}, temperature=0
@@ -60,7 +63,7 @@ def test_json_object_and_parse(own_server: Served) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
     """What there is of it is text, whole and as a stream, and the finish reason says so, in both APIs."""
-    client: Any = tools.openai()
+    client = tools.openai()
     choice = {"type": "function", "function": {"name": "weather"}}
     asked = {**CHAT, "tools": TOOLS, "tool_choice": choice, "max_tokens": 28, "stream": stream}
     made = client.chat.completions.create(**asked)
@@ -78,16 +81,15 @@ def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
 
 def test_tools_with_a_format(tools: Served) -> None:
     """An answer is a call or has the format, in chats and responses; OpenAI's `parse` takes both."""
-    form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
-    client: Any = tools.openai()
+    client = tools.openai()
     one = {"parallel_tool_calls": False}
-    asked = {**CHAT, **one, "tools": TOOLS, "response_format": form}
-    made = [
+    asked = {**CHAT, **one, "tools": TOOLS, "response_format": TRIP}
+    free, called = (
         client.chat.completions.create(**asked, **each).choices[0].message for each in ({}, {"tool_choice": "time"})
-    ]
-    if not made[0].tool_calls:
-        jsonschema.validate(json.loads(made[0].content), SCHEMA)
-    assert [each.function.name for each in made[1].tool_calls] == ["time"]
+    )
+    if not free.tool_calls:
+        jsonschema.validate(json.loads(free.content), SCHEMA)
+    assert [each.function.name for each in called.tool_calls] == ["time"]
     functions = [{"type": "function", **each["function"]} for each in TOOLS]
     text = {"format": {"type": "json_schema", "name": "trip", "schema": SCHEMA}}
     response = client.responses.create(
@@ -100,36 +102,35 @@ def test_tools_with_a_format(tools: Served) -> None:
     assert parsed.choices[0].message.tool_calls or isinstance(parsed.choices[0].message.parsed, Trip)
 
 
-def test_formats_are_compiled_outside_of_the_loop(own_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A format that takes long stops no other client: neither the event loop nor the thread of the steps compiles it."""
-    threads, compiled = set[str](), GrammarCache.compiled
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, weakref.ref[CompiledGrammar]]]:
+    """The formats that are compiled, each with the name of the thread."""
+    made, compile_one = [], GrammarCache.compiled
 
     def noted(cache: GrammarCache, grammar: str) -> CompiledGrammar:
-        threads.add(threading.current_thread().name)
-        return compiled(cache, grammar)
-
-    monkeypatch.setattr(GrammarCache, "compiled", noted)
-    form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
-    wrong = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"not": {}}}}
-    with own_server.http() as client:
-        assert client.post(CHATS, json={**CHAT, "response_format": form}).status_code == 200
-        for path in (CHATS, "/v1/plan"):
-            refused = client.post(path, json={**CHAT, "response_format": wrong})
-            assert refused.json()["error"]["param"] == "response_format"
-    assert threads
-    assert all(each.startswith("AnyIO worker thread") for each in threads)
-
-
-def test_answers_that_have_ended_hold_no_format(own_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of a large format is free once its answers have ended, and others have taken its place in the cache."""
-    made, compiled = list[weakref.ref[CompiledGrammar]](), GrammarCache.compiled
-
-    def noted(cache: GrammarCache, grammar: str) -> CompiledGrammar:
-        found = compiled(cache, grammar)
-        made.append(weakref.ref(found))
+        made.append((threading.current_thread().name, None))
+        found = compile_one(cache, grammar)
+        made[-1] = (made[-1][0], weakref.ref(found))
         return found
 
     monkeypatch.setattr(GrammarCache, "compiled", noted)
+    return made
+
+
+def test_formats_are_compiled_outside_of_the_loop(own_server: Served, compiled: list[Any]) -> None:
+    """A format that takes long stops no other client: neither the event loop nor the thread of the steps compiles it."""
+    wrong = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"not": {}}}}
+    with own_server.http() as client:
+        assert client.post(CHATS, json={**CHAT, "response_format": TRIP}).status_code == 200
+        for path in (CHATS, "/v1/plan"):
+            refused = client.post(path, json={**CHAT, "response_format": wrong})
+            assert refused.json()["error"]["param"] == "response_format"
+    assert compiled
+    assert all(thread.startswith("AnyIO worker thread") for thread, _ in compiled)
+
+
+def test_answers_that_have_ended_hold_no_format(own_server: Served, compiled: list[Any]) -> None:
+    """The memory of a large format is free once its answers have ended, and others have taken its place in the cache."""
     gc.disable()
     try:
         with own_server.http() as client:
@@ -137,8 +138,8 @@ def test_answers_that_have_ended_hold_no_format(own_server: Served, monkeypatch:
                 form = {"name": "text", "schema": {"const": character * 50_000}}
                 asked = {**CHAT, "max_tokens": 2, "response_format": {"type": "json_schema", "json_schema": form}}
                 assert client.post(CHATS, json=asked).status_code == 200
-        assert len(made) == 6
-        wait_until(lambda: all(each() is None for each in made[:4]), timeout_s=10)
+        assert len(compiled) == 6
+        wait_until(lambda: all(form() is None for _, form in compiled[:4]), timeout_s=10)
     finally:
         gc.enable()
 
@@ -184,7 +185,7 @@ def test_reasoning_effort_reaches_the_template() -> None:
     """It is the variable `reasoning_effort`, of chats and responses."""
     effort = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
     for served in running(create_app(engine_of(effort)[0])):
-        client: Any = served.openai()
+        client = served.openai()
         sizes = []
         for which in ("low", "high and long and longest"):
             chat = client.chat.completions.create(**CHAT, reasoning_effort=which, max_tokens=1)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from openai.types.chat import ChatCompletionTokenLogprob
 
 from promptcache import Engine, Prompt
 from promptcache.answers import TokenLogprobs
@@ -33,12 +32,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def _of_plain(made: Any) -> list[Any]:
-    return [(each.message.content, each.logprobs.content) for each in made.choices]
-
-
 def _of_stream(stream: Any, number: int) -> list[Any]:
-    found: list[tuple[list[str], list[ChatCompletionTokenLogprob]]] = [([], []) for _ in range(number)]
+    found: list[tuple[list[str], list[Any]]] = [([], []) for _ in range(number)]
     for chunk in stream:
         for choice in chunk.choices:
             texts, tokens = found[choice.index]
@@ -51,9 +46,9 @@ def _of_stream(stream: Any, number: int) -> list[Any]:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_streams_have_the_log_probabilities_of_plain_answers(served: Served, options: dict[str, Any]) -> None:
     """A stream sends each token with the text that it begins, and all together are those of the plain answer."""
-    client = served.openai()
-    plain = _of_plain(client.chat.completions.create(**CHAT, **options))
-    stream = _of_stream(client.chat.completions.create(**CHAT, **options, stream=True), options.get("n", 1))
+    create = served.openai().chat.completions.create
+    plain = [(each.message.content, each.logprobs.content) for each in create(**CHAT, **options).choices]
+    stream = _of_stream(create(**CHAT, **options, stream=True), options.get("n", 1))
 
     assert [text for text, _ in stream] == [text for text, _ in plain]
     for (_, tokens), (text, expected) in zip(stream, plain, strict=True):
@@ -71,9 +66,7 @@ def test_chats_have_the_log_probabilities_of_the_engine(served: Served, engine: 
     made = served.openai().chat.completions.create(**CHAT, temperature=0)
     expected = engine.generate(Prompt("travel").use("miami").user(QUESTION["content"]), do_sample=False, logprobs=2)
 
-    content = made.choices[0].logprobs and made.choices[0].logprobs.content
-    assert content
-    assert expected.logprobs
+    content = made.choices[0].logprobs.content
     assert "".join(each.token for each in content) == made.choices[0].message.content == expected.text
     for found, each in zip(content, expected.logprobs[:-1], strict=True):
         assert found.logprob == pytest.approx(each.logprob, abs=1e-3)
@@ -97,11 +90,7 @@ def test_completions_have_them_in_their_own_form(served: Served, num_top: int) -
     choice = client.completions.create(**asked).choices[0]
     chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
     logprobs = choice.logprobs
-    assert logprobs
     assert logprobs.tokens
-    assert logprobs.token_logprobs
-    assert logprobs.text_offset
-    assert logprobs.top_logprobs
 
     assert "".join(logprobs.tokens) == choice.text
     assert logprobs.text_offset == [len("".join(logprobs.tokens[:index])) for index in range(len(logprobs.tokens))]
@@ -162,8 +151,7 @@ def test_tokens_of_a_completion_are_never_merged() -> None:
     as_byte = of_byte[10] + ord("t") - 10  # <0x74>
     assert tokenizer.detokenize([as_byte]) == "t"
 
-    (made,) = plain_logprobs(_answer_logprobs("t", [[as_byte, of_byte[0xA9], of_byte[0xA9] - 1, written]], tokenizer))[
-        "top_logprobs"
-    ]
+    found = _answer_logprobs("t", [[as_byte, of_byte[0xA9], of_byte[0xA9] - 1, written]], tokenizer)
+    (made,) = plain_logprobs(found)["top_logprobs"]
 
     assert made == {"t": -4.0, f"token_id:{as_byte}": -1.0, r"bytes:\xa9": -2.0, r"bytes:\xa8": -3.0}

@@ -17,7 +17,7 @@ from promptcache.kv import StoreConfig
 from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app
 from tests.conftest import law_examples
-from tests.server.conftest import CHAT, CHATS, TRAVEL, ScriptedService, answers, events, in_process, scripted
+from tests.server.conftest import CHAT, CHATS, ScriptedService, answers, engine_with, events, in_process, scripted
 
 TYPES = {
     "counter": "requests rejected prompt_tokens generation_tokens module_tokens store_faults step_errors promoted_requests",
@@ -61,7 +61,7 @@ def test_counters_agree_with_what_was_asked(engine: Engine, bodies: list[dict[st
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         usage = {"stream_options": {"include_usage": True}}
         asked = ({**CHAT, **(usage if body["stream"] else {}), **body} for body in bodies)
-        return await asyncio.gather(*(client.post("/v1/chat/completions", json=each) for each in asked))
+        return await asyncio.gather(*(client.post(CHATS, json=each) for each in asked))
 
     found_answers = in_process(app, ask)
     found = values(app.state.server.metrics.text().decode())
@@ -123,12 +123,8 @@ def test_tokens_of_answers_that_end_early_are_counted(engine: Engine, monkeypatc
 
 
 def test_names_and_types_and_bytes_of_the_store(tmp_path: Path) -> None:
-    """Metrics have the names of the page with their types, as Prometheus' parser reads them.
-
-    A store with a folder reports its memory and its folder.
-    """
-    engine = Engine.from_pretrained("demo", store=StoreConfig(folder=tmp_path))
-    engine.add_schema(TRAVEL)
+    """Metrics have these names and types for Prometheus' parser; a store with a folder reports its memory and folder."""
+    engine = engine_with(store=StoreConfig(folder=tmp_path))
 
     async def ask(client: httpx.AsyncClient) -> str:
         return (await client.get("/metrics")).text

@@ -16,12 +16,9 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from promptcache import Engine
 from promptcache.decode import Service
-from promptcache.server import ApiKeys, create_app
-from promptcache.server.keys import digests
 from tests.engine.calling import TOOLS
-from tests.server.conftest import CHATS, TRAVEL, XML, Served, running, wait_until
+from tests.server.conftest import CHATS, TRAVEL, XML, Served, wait_until
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first one has no windows, and opens a page in less than half the time of the others."""
@@ -39,14 +36,6 @@ def in_browser(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs a browser."""
     has_browser = BROWSER is not None and find_spec("playwright") is not None
     return pytest.mark.skipif(not has_browser, reason=REASON)(test)
-
-
-@pytest.fixture(scope="module")
-def open_server() -> Iterator[Served]:
-    """A server that needs no key of clients, with one administrator."""
-    engine = Engine.from_pretrained("demo")
-    engine.add_schema(TRAVEL)
-    yield from running(create_app(engine, keys=ApiKeys(admins=digests(["root"]))))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +87,12 @@ def ready(page: Any) -> Any:
     return page
 
 
+def run(page: Any) -> None:
+    """Run the prompt, and wait for its results."""
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
+
+
 def write(page: Any, editor: str, text: str) -> None:
     """Replace the text of an editor as a person does."""
     page.click(f"#{editor} textarea")
@@ -132,6 +127,13 @@ def pictures(page: Any) -> list[str]:
     return found
 
 
+def prompts_of(page: Any) -> list[dict[str, Any]]:
+    """Return a list that gets the body of every prompt from now on."""
+    bodies: list[dict[str, Any]] = []
+    page.on("request", lambda each: each.url.endswith("/v1/prompts") and bodies.append(each.post_data_json))
+    return bodies
+
+
 def text_of(page: Any, editor: str) -> str:
     """Return the text of an editor, which is that of its paper."""
     text: str = page.input_value(f"#{editor} textarea")
@@ -161,8 +163,7 @@ def test_the_worked_example_runs_at_once(visit: Callable[..., Any], open_server:
     page = ready(visit())
 
     assert page.locator(".marks li").count() == 0
-    page.click("#run")
-    page.wait_for_selector("#results:not([hidden])")
+    run(page)
     assert page.inner_text("#answer") == "The best club of Miami is the Blue Note."
     told = re.fullmatch(
         r"(\d+) of (\d+) prompt tokens were cached \(\d+ %\): (\d+) of modules, (?:(\d+) of an earlier request, )?"
@@ -242,9 +243,8 @@ def test_completions_are_taken_with_keys(visit: Callable[..., Any]) -> None:
     write(page, "prompt", '<prompt schema="travel">\n  ')
     page.keyboard.type("<m")
     page.wait_for_selector(chosen)
-    assert page.get_attribute("#prompt-text", "aria-activedescendant") == page.locator(chosen).locator(
-        ".."
-    ).get_attribute("id")
+    option = page.locator(chosen).locator("..")
+    assert page.get_attribute("#prompt-text", "aria-activedescendant") == option.get_attribute("id")
     page.keyboard.press("Enter")
     assert text_of(page, "prompt") == '<prompt schema="travel">\n  <miami'
     page.keyboard.type("/>\n<")
@@ -511,8 +511,7 @@ def test_tokens_appear_as_they_come_and_stop_cancels(
 def test_a_limit_of_no_tokens_is_refused(visit: Callable[..., Any], limit: str) -> None:
     """A limit that is no whole number from 1 asks the server nothing; a message in sight says what is allowed."""
     page = ready(visit())
-    bodies: list[dict[str, Any]] = []
-    page.on("request", lambda each: each.url.endswith("/v1/prompts") and bodies.append(each.post_data_json))
+    bodies = prompts_of(page)
     page.set_viewport_size({"width": 390, "height": 500})
     page.fill("#max-tokens", limit)
     for button in ("#run", "#compare"):
@@ -521,8 +520,7 @@ def test_a_limit_of_no_tokens_is_refused(visit: Callable[..., Any], limit: str) 
     box = page.locator("#trouble").bounding_box()
     assert 0 <= box["y"] < box["y"] + box["height"] <= 500
     page.fill("#max-tokens", "3")
-    page.click("#run")
-    page.wait_for_selector("#results:not([hidden])")
+    run(page)
 
     assert [each["max_tokens"] for each in bodies] == [3]
     assert page.is_hidden("#trouble")
@@ -541,8 +539,7 @@ def test_no_half_of_the_page_is_empty(visit: Callable[..., Any]) -> None:
         return boxes[1]["y"] + boxes[1]["height"], boxes[2]["y"] + boxes[2]["height"], tall
 
     first = ends()
-    page.click("#run")
-    page.wait_for_selector("#results:not([hidden])")
+    run(page)
     second = ends()
     picture, page_width = page.locator("#picture").bounding_box(), page.locator("main").bounding_box()["width"]
 
@@ -557,8 +554,7 @@ def test_no_half_of_the_page_is_empty(visit: Callable[..., Any]) -> None:
 def test_the_first_token_is_compared_with_plain_prefill(visit: Callable[..., Any]) -> None:
     """Both answers have a bar and their steps in milliseconds; the plain one asked the server to reuse nothing."""
     page = ready(visit())
-    bodies: list[dict[str, Any]] = []
-    page.on("request", lambda each: each.url.endswith("/v1/prompts") and bodies.append(each.post_data_json))
+    bodies = prompts_of(page)
     page.click("#compare")
     page.wait_for_selector(".bar:nth-child(2)")
     rows = [row.split("\t") for row in page.locator("#times tr").all_inner_texts()]
@@ -583,14 +579,11 @@ def test_text_is_readable_in_both_themes(visit: Callable[..., Any], scheme: str)
     page.wait_for_selector("#trouble:not([hidden])")
 
     assert page.evaluate(_CONTRAST) == []
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    other = {"light": "dark", "dark": "light"}[scheme]
-    page.select_option("#theme", other)
+    is_white = "getComputedStyle(document.body).backgroundColor === 'rgb(255, 255, 255)'"
+    assert page.evaluate(is_white) == (scheme == "light")
+    page.select_option("#theme", {"light": "dark", "dark": "light"}[scheme])
     page.reload()
-    assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)") == (
-        other == "light"
-    )
+    assert page.evaluate(is_white) == (scheme == "dark")
 
 
 _CONTRAST = """() => {
@@ -670,6 +663,12 @@ def test_our_schemas_open_with_a_valid_prompt(visit: Callable[..., Any], open_se
         engine.remove_schema(name)
 
 
+_FOCUS = """() => {
+  const each = document.activeElement, style = getComputedStyle(each.closest('.editor') ?? each);
+  return [each.id || each.dataset.module || each.ariaLabel, style.outlineStyle !== 'none' || style.boxShadow !== 'none'];
+}"""
+
+
 @in_browser
 def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
     """Tab reaches a module, the editor and the buttons, and leaves the editor; the focus is visible; Ctrl+Enter runs."""
@@ -677,16 +676,9 @@ def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
     seen: list[str] = []
     for _ in range(20):
         page.keyboard.press("Tab")
-        seen.append(
-            page.evaluate(
-                "document.activeElement.id || document.activeElement.dataset.module || document.activeElement.ariaLabel"
-            )
-        )
-        shown = page.evaluate(
-            "(() => { const each = document.activeElement, box = each.closest('.editor') ?? each; const style = getComputedStyle(box);"
-            " return style.outlineStyle !== 'none' || style.boxShadow !== 'none'; })()"
-        )
-        assert shown, seen
+        name, is_shown = page.evaluate(_FOCUS)
+        seen.append(name)
+        assert is_shown, seen
         if seen[-1] == "miami":  # the chosen member of the union
             page.keyboard.press("ArrowDown")
             seen[-1] = page.evaluate("document.activeElement.dataset.module")
@@ -697,12 +689,8 @@ def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
         if seen[-1] == "run":
             break
 
-    assert [each for each in seen if each in ("schemas", "paris", "prompt-text", "run")] == [
-        "schemas",
-        "paris",
-        "prompt-text",
-        "run",
-    ]
+    stops = ["schemas", "paris", "prompt-text", "run"]
+    assert [each for each in seen if each in stops] == stops
     assert text_of(page, "prompt").startswith(" <prompt")
     assert "<paris/>" in text_of(page, "prompt")
     page.keyboard.press("Shift+Tab")
@@ -736,15 +724,9 @@ def test_markup_of_others_is_shown_as_text(visit: Callable[..., Any]) -> None:
     until(page, "document.querySelector('#prompt-marks').textContent.includes('<img')")
     assert "<img src=x" in str(page.text_content("#picture"))
     write(page, "schema", served)
-    chunk = {
-        "choices": [{"delta": {"content": HOSTILE}, "finish_reason": "stop"}],
-        "usage": USAGE,
-        "prompt_cache": CACHE,
-    }
-    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    body = f"data: {json.dumps(ANSWER_OF_OTHERS)}\n\ndata: [DONE]\n\n"
     page.route("**/v1/prompts", lambda route: route.fulfill(content_type="text/event-stream", body=body))
-    page.click("#run")
-    page.wait_for_selector("#results:not([hidden])")
+    run(page)
 
     assert page.inner_text("#answer") == HOSTILE
     assert HOSTILE in page.inner_text("#reused")
@@ -753,21 +735,21 @@ def test_markup_of_others_is_shown_as_text(visit: Callable[..., Any]) -> None:
     assert page.evaluate("window.hit") is None
 
 
-USAGE = {"prompt_tokens": 2, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1}}
-CACHE = {
-    "modules": [{"module": HOSTILE, "source": "hit", "num_tokens": 1}],
-    "timing": {"plan_s": 0, "fetch_s": 0, "link_s": 0, "prefill_s": 1, "decode_s": 1, "ttft_s": 1},
+ANSWER_OF_OTHERS = {
+    "choices": [{"delta": {"content": HOSTILE}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 2, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1}},
+    "prompt_cache": {
+        "modules": [{"module": HOSTILE, "source": "hit", "num_tokens": 1}],
+        "timing": dict.fromkeys(("plan_s", "fetch_s", "link_s", "prefill_s", "decode_s", "ttft_s"), 1),
+    },
 }
 
 
 @in_browser
 def test_a_new_schema_is_saved_before_it_runs(visit: Callable[..., Any], open_server: Served) -> None:
-    """A new schema starts as a valid example. Run offers to save it, asks for an admin key, again after a wrong one,
-    says that it is saved, and goes on. No key is kept. A schema with problems is not offered to be saved.
-    """
+    """Run offers to save a new schema, if it has no problems, asks for an admin key until it is right, and goes on."""
     page = ready(visit(expected="403"))
-    asked: list[str] = []
-    page.on("request", lambda each: each.url.endswith("/v1/prompts") and asked.append(each.url))
+    asked = prompts_of(page)
     page.select_option("#schemas", "New schema")
     until(page, "document.querySelector('#picture').textContent.includes('my-schema')")
     assert page.locator(".marks li").count() == 0
@@ -788,10 +770,8 @@ def test_a_new_schema_is_saved_before_it_runs(visit: Callable[..., Any], open_se
     assert page.inner_text("#schema-note") == "Saved: the server has this schema now."
     assert re.search(r"trip-plan\t(memory|encoded)", page.inner_text("#reused"))
     assert len(asked) == 1
-    assert page.evaluate("[JSON.stringify(localStorage) + JSON.stringify(sessionStorage), document.cookie]") == [
-        "{}{}",
-        "",
-    ]
+    kept = "JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
+    assert page.evaluate(kept) == "{}{}"
     page.close()  # it still checks the prompt, and would find no schema
     with open_server.http("root") as client:
         assert client.delete("/v1/schemas/my-schema").status_code == 200
@@ -808,8 +788,7 @@ def test_an_edit_while_a_schema_is_saved_stays_unsaved(visit: Callable[..., Any]
         write(page, "schema", schema.format("Alba"))
         page.wait_for_selector("#save:not([hidden])")
         page.click("#save")
-        while not held:
-            page.wait_for_timeout(50)
+        wait(page, lambda: bool(held))
         write(page, "schema", schema.format("Nera"))
         assert client.put("/v1/schemas/notes", content=schema.format("Alba"), headers=XML).status_code == 201
         answers: list[str] = []
@@ -837,20 +816,17 @@ def test_a_key_is_asked_for_when_the_server_needs_one(visit: Callable[..., Any],
     for path in ("check", "models"):
         page.route(f"**/v1/{path}", lambda route: held.append(route) if len(held) < 2 else route.continue_())
     write(page, "prompt", "<prompt")  # an edit is checked
-    while len(held) < 1:
-        page.wait_for_timeout(50)
+    wait(page, lambda: len(held) == 1)
     page.fill("#key-value", "alice")
     page.keyboard.press("Enter")
-    while len(held) < 2:
-        page.wait_for_timeout(50)
+    wait(page, lambda: len(held) == 2)
     with page.expect_response("**/v1/check"):
         held[0].continue_()  # the answer to the old key comes after the new key was given
     held[1].continue_()
     ready(page)
 
     assert page.is_hidden("#key")
-    page.click("#run")
-    page.wait_for_selector("#results:not([hidden])")
+    run(page)
 
 
 @in_browser
@@ -913,10 +889,7 @@ def offered(page: Any, editor: str, text: str) -> list[str]:
 
 
 def test_the_page_and_its_files_are_served_and_no_others(open_server: Served) -> None:
-    """The page is for clients that ask for HTML. It names no other host, and its policy allows none and nothing inline.
-
-    The types of its files are declared, so that no browser has to guess them, and no path leads out of their folder.
-    """
+    """The page names no other host, and its policy allows none and nothing inline; its files have declared types."""
     page = open_server.get("/", None, headers={"accept": "text/html,*/*;q=0.8"})
     listed = open_server.get("/", None)
     types = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
@@ -949,10 +922,7 @@ PATHS = (
 
 @in_browser
 def test_members_are_completed(visit: Callable[..., Any], collection: str) -> None:
-    """In a collection the prompt completes members from the server's list, asked with the prefix that is written.
-
-    The last name of a path that leads into a collection is completed as an element is.
-    """
+    """In a collection, and in a path that leads there, members are completed from the server's list by their prefix."""
     page = visit_collection(visit, collection)
     asked: list[str] = []
     page.on("request", lambda each: "/members/" in each.url and asked.append(urlsplit(each.url).query))

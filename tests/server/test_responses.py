@@ -12,7 +12,6 @@ import jsonschema  # type: ignore[import-untyped]
 import openai
 import pytest
 
-from promptcache import Prompt
 from promptcache.server.answer import AnswerDelta, AnswerItem, AnswerRow
 from promptcache.server.bodies import ModuleBody
 from promptcache.server.chat import chat_prompt
@@ -37,16 +36,10 @@ CALLED: dict[str, Any] = {
 }
 
 
-def client_of(own_server: Served, key: str = "alice") -> Any:
-    """Return OpenAI's client; its types do not know the names of fields in tests."""
-    return own_server.openai(key)
-
-
-def chat(served: Served, messages: Sequence[Any], **options: Any) -> dict[str, Any]:
+def chat(served: Served, messages: Sequence[Any], **options: Any) -> Any:
     """Return the answer of `/v1/chat/completions`."""
     body = {"model": "demo", "max_tokens": 12, "temperature": 0, "messages": messages, **options}
-    made: dict[str, Any] = served.post(CHATS, body).json()
-    return made
+    return served.post(CHATS, body).json()
 
 
 def plain(response: Any, **changes: Any) -> dict[str, Any]:
@@ -61,32 +54,23 @@ def plain(response: Any, **changes: Any) -> dict[str, Any]:
 
 def test_a_response_is_the_answer_of_a_chat(own_server: Served) -> None:
     """It has the text and the tokens of the same chat."""
-    expected = chat(
-        own_server,
-        [{"role": "system", "content": "Be brief."}, QUESTION],
-        model="demo@travel",
-        prompt_cache={"use": ["miami"]},
-    )
-    made = client_of(own_server).responses.create(
-        **{**ASKED, "model": "demo@travel"},
-        instructions="Be brief.",
-        metadata={"a": "b"},
-        extra_body={"prompt_cache": {"use": ["miami"]}},
+    use = {"prompt_cache": {"use": ["miami"]}}
+    expected = chat(own_server, [{"role": "system", "content": "Be brief."}, QUESTION], model="demo@travel", **use)
+    made = own_server.openai().responses.create(
+        **{**ASKED, "model": "demo@travel"}, instructions="Be brief.", metadata={"a": "b"}, extra_body=use
     )
 
     assert made.output_text == expected["choices"][0]["message"]["content"] != ""
     assert (made.status, made.model, made.metadata, made.object) == ("completed", "demo@travel", {"a": "b"}, "response")
-    assert made.usage is not None
     assert made.usage.input_tokens == expected["usage"]["prompt_tokens"]
     assert made.usage.input_tokens_details.cached_tokens > 0
     assert made.usage.output_tokens == expected["usage"]["completion_tokens"]
-    assert made.model_extra is not None
     assert made.model_extra["prompt_cache"]["schema"] == "travel"
 
 
 def test_the_limit_of_tokens_makes_a_response_incomplete(own_server: Served) -> None:
     """Whole and as a stream."""
-    client, asked = client_of(own_server), {**ASKED, "max_output_tokens": 2}
+    client, asked = own_server.openai(), {**ASKED, "max_output_tokens": 2}
     made = client.responses.create(**asked)
     *_, last = client.responses.create(**asked, stream=True)
 
@@ -99,7 +83,7 @@ def test_the_limit_of_tokens_makes_a_response_incomplete(own_server: Served) -> 
 @pytest.mark.parametrize("is_call", [False, True])
 def test_a_stream_has_the_events_of_openai(own_server: Served, tools: Served, is_call: bool) -> None:
     """They are numbered. Text comes in pieces, arguments come whole, and the last event has the whole response."""
-    client = client_of(tools if is_call else own_server)
+    client = (tools if is_call else own_server).openai()
     asked = {**CALLED, "tool_choice": {"type": "function", "name": "weather"}} if is_call else ASKED
     kind = "function_call_arguments" if is_call else "output_text"
     around = [] if is_call else ["response.content_part.added", "response.content_part.done"]
@@ -131,7 +115,7 @@ def test_a_stream_has_the_events_of_openai(own_server: Served, tools: Served, is
 
 def test_formats(own_server: Served) -> None:
     """`text.format` gives JSON of a schema, and `parse` the type."""
-    client = client_of(own_server)
+    client = own_server.openai()
     schema = {"type": "json_schema", "name": "trip", "schema": SCHEMA}
     made = client.responses.create(model="demo", input="A trip?", text={"format": schema})
     jsonschema.validate(json.loads(made.output_text), SCHEMA)
@@ -142,7 +126,7 @@ def test_formats(own_server: Served) -> None:
 
 def test_calls_and_results_are_items(tools: Served) -> None:
     """A conversation of items has the prompt of the same chat, with an earlier response or without."""
-    client = client_of(tools)
+    client = tools.openai()
     first = client.responses.create(**CALLED, tool_choice={"type": "function", "name": "weather"})
     (call,) = first.output
     assert call.type == "function_call"
@@ -161,7 +145,6 @@ def test_calls_and_results_are_items(tools: Served) -> None:
     ]
     expected = chat(tools, messages, tools=TOOLS, max_tokens=2)
     for made in (whole, behind):
-        assert made.usage is not None
         assert made.usage.input_tokens == expected["usage"]["prompt_tokens"]
         assert made.output_text == expected["choices"][0]["message"]["content"]
 
@@ -174,7 +157,7 @@ def test_the_turns_of_an_answer_are_one_message(tools: Served) -> None:
         "role": "user",
         "content": [{"type": "input_text", "text": "How "}, {"type": "input_text", "text": "?"}],
     }
-    made = client_of(tools).responses.create(
+    made = tools.openai().responses.create(
         model="demo",
         input=[question, said, call, {**call, "call_id": "2"}, said, said, {"role": "user", "content": "So?"}],
         tools=FUNCTIONS,
@@ -188,23 +171,21 @@ def test_the_turns_of_an_answer_are_one_message(tools: Served) -> None:
         {"role": "assistant", "content": "I look."},
         {"role": "user", "content": "So?"},
     ]
-    assert made.usage is not None
     assert made.usage.input_tokens == chat(tools, messages, tools=TOOLS)["usage"]["prompt_tokens"]
 
 
 def test_an_earlier_response_is_continued(own_server: Served) -> None:
     """By its caller only, without its instructions, and not if it was not stored."""
-    client = client_of(own_server)
+    client = own_server.openai()
     first = client.responses.create(**ASKED, instructions="Be brief.")
     again = client.responses.create(**{**ASKED, "input": "And of Paris?"}, previous_response_id=first.id, store=False)
 
     messages = [QUESTION, {"role": "assistant", "content": first.output_text}]
     expected = chat(own_server, [*messages, {"role": "user", "content": "And of Paris?"}])
     assert again.output_text == expected["choices"][0]["message"]["content"]
-    assert again.usage is not None
     assert again.usage.input_tokens == expected["usage"]["prompt_tokens"]
     assert again.previous_response_id == first.id
-    for other, response_id in ((client_of(own_server, "bob"), first.id), (client, again.id), (client, "resp_x")):
+    for other, response_id in ((own_server.openai("bob"), first.id), (client, again.id), (client, "resp_x")):
         with pytest.raises(openai.NotFoundError, match=f"there is no response '{response_id}' here") as found:
             other.responses.create(**ASKED, previous_response_id=response_id)
         assert (found.value.code, found.value.param) == ("previous_response_not_found", "previous_response_id")
@@ -213,7 +194,6 @@ def test_an_earlier_response_is_continued(own_server: Served) -> None:
 def test_messages_have_the_places_of_their_items(own_server: Served) -> None:
     """So diagnostics name the item, not the message that was made of it."""
     prompt, _ = chat_prompt("demo", ModuleBody(), [QUESTION], own_server.state, ["input[3]"])
-    assert isinstance(prompt, Prompt)
     assert [each.span.source for each in prompt.messages] == ["input[3]"]
 
 

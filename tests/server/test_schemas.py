@@ -1,16 +1,18 @@
-"""Schemas over HTTP: what clients see, and what only the admin key may change."""
+"""Schemas and members of collections over HTTP: what clients see, and what only the admin key may change."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from promptcache import Engine
 from promptcache.language import parse_schema
@@ -106,22 +108,15 @@ def test_schemas_are_text_and_read_no_file(served: Served, document: str, code: 
     assert "cars" not in [each["id"] for each in listed]
 
 
-def test_clients_change_nothing(served: Served) -> None:
-    """Without the admin key every change is 403, before the document is read."""
-    with served.http() as client:
-        found = [
-            client.put("/v1/schemas/cars", content=DOCUMENT.format("cars", "red"), headers=XML),
-            client.delete("/v1/schemas/travel"),
-            client.post("/v1/schemas/travel/warm"),
-        ]
-
-    assert [(each.status_code, each.json()["error"]["type"]) for each in found] == [(403, "permission_error")] * 3
+def _app(engine: Engine, folder: Path) -> FastAPI:
+    """Return a server with the travel schema and a folder."""
+    fresh = Engine(engine.model, engine.tokenizer)
+    fresh.add_schema(TRAVEL)
+    return create_app(fresh, keys=KEYS, schema_folder=SchemaFolder(folder))
 
 
 def _restarted(engine: Engine, folder: Path, work: Callable[[httpx.AsyncClient], Awaitable[None]]) -> dict[str, str]:
-    """Start a server with the travel schema and a folder, do some work, and return the documents of its schemas."""
-    fresh = Engine(engine.model, engine.tokenizer)
-    fresh.add_schema(TRAVEL)
+    """Start a server with a folder, do some work, and return the documents of its schemas."""
 
     async def run(client: httpx.AsyncClient) -> dict[str, str]:
         client.headers["authorization"] = "Bearer root"
@@ -129,7 +124,7 @@ def _restarted(engine: Engine, folder: Path, work: Callable[[httpx.AsyncClient],
         names = [each["id"] for each in (await client.get("/v1/schemas")).json()["data"]]
         return {each: (await client.get(f"/v1/schemas/{quote(each, safe='')}")).json()["xml"] for each in names}
 
-    return in_process(create_app(fresh, keys=KEYS, schema_folder=SchemaFolder(folder)), run)
+    return in_process(_app(engine, folder), run)
 
 
 async def _nothing(_client: httpx.AsyncClient) -> None:
@@ -203,24 +198,19 @@ def test_a_change_that_fails_changes_nothing(engine: Engine, tmp_path: Path) -> 
 
 
 def test_servers_share_a_folder(engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What one server adds, replaces or removes, another one has when it reads the folder again.
-
-    A file with a fault leaves the schema as it was, and is logged once. So does a folder that has gone.
-    """
-    servers = []
-    for _ in range(2):
-        fresh = Engine(engine.model, engine.tokenizer)
-        fresh.add_schema(TRAVEL)
-        app = create_app(fresh, keys=KEYS, schema_folder=SchemaFolder(tmp_path / "shared"))
-        servers.append(app)
+    """Servers have each other's changes. A file with a fault, and a folder that has gone, leave schemas as they were."""
+    first, second = (_app(engine, tmp_path / "shared") for _ in range(2))
+    headers = {"authorization": "Bearer root"}
 
     async def run(one: httpx.AsyncClient) -> None:
-        async with servers[1].router.lifespan_context(servers[1]):
-            transport = httpx.ASGITransport(servers[1])
-            headers = {"authorization": "Bearer root"}
-            one.headers.update(headers)
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as other:
-                await share(one, other)
+        one.headers.update(headers)
+        async with (
+            second.router.lifespan_context(second),
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(second), base_url="http://localhost", headers=headers
+            ) as other,
+        ):
+            await share(one, other)
 
     async def document(client: httpx.AsyncClient, wanted: Callable[[str | None], bool]) -> str | None:
         """Return the document of `cars` once it is the wanted one."""
@@ -249,7 +239,110 @@ def test_servers_share_a_folder(engine: Engine, tmp_path: Path, caplog: pytest.L
         assert (await one.delete("/v1/schemas/cars")).status_code == 200
         await document(other, lambda found: found is None)
 
-    in_process(servers[0], run)
+    in_process(first, run)
     faults = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert sum("PC" in each for each in faults) == 2, faults  # one of each server
     assert all("a schema is left out" in each or "all schemas stay as they are" in each for each in faults)
+
+
+TEXT, LINES = ({"content-type": each} for each in ("text/plain", "application/jsonl"))
+WITH_MEMBERS = """<schema name="{0}"><module name="m"><collection name="docs" max="3">
+<module name="one">The colour of the car of {0} is red.</module></collection></module></schema>"""
+
+
+@pytest.fixture(params=["kb", "a/members/b"])
+def place(served: Served, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The path of the members of a schema."""
+    name: str = request.param
+    path = f"/v1/schemas/{quote(name, safe='')}"
+    with served.http("root") as client:
+        assert client.put(path, content=WITH_MEMBERS.format(name), headers=XML).status_code == 201
+        yield f"{path}/members"
+        assert client.delete(path).json()["id"] == name
+
+
+def test_members_come_and_go(served: Served, place: str) -> None:
+    """A member is added, listed, asked for, replaced and removed."""
+    two = f"{place}/m/docs/two"
+    lines = "".join(json.dumps({"name": f"n{i}", "text": f"Note {i}."}) + "\n" for i in range(5))
+    with served.http("root") as client:
+        made = client.put(two, content="Its owner is Ada.", headers=TEXT)
+        many = client.post(f"{place}/m/docs", content=lines + '{"name": "two", "text": "It is Bo."}', headers=LINES)
+        seen = client.get(two).json()
+        again = client.put(two, content="It is Cy.", headers=TEXT)
+        first = client.get(f"{place}/m/docs", params={"prefix": "n", "limit": 2}).json()
+        rest = client.get(f"{place}/m/docs", params={"after": "n1"}).json()
+        prompt = f'<prompt schema="{seen["schema"]}"><m><docs><two/><n3/></docs></m><user>Who?</user></prompt>'
+        asked = client.post("/v1/prompts", content=prompt, headers=XML)
+        gone = client.delete(two)
+        after = client.post("/v1/prompts", content=prompt, headers=XML)
+        missing = [client.get(two), client.delete(two)]
+
+    assert (made.status_code, made.json()["id"], again.status_code) == (201, "m/docs/two", 200)
+    assert many.json() == {"object": "members", "added": 5, "replaced": 1}
+    assert seen["text"] == "It is Bo."
+    assert ([each["id"] for each in first["data"]], first["has_more"]) == (["m/docs/n0", "m/docs/n1"], True)
+    assert [each["id"][7:] for each in rest["data"]] == ["n2", "n3", "n4", "one", "two"]
+    assert not rest["has_more"]
+    assert asked.status_code == 200, asked.text
+    assert gone.json()["deleted"]
+    assert (after.status_code, after.json()["error"]["code"]) == (400, "PC401")
+    assert [(each.status_code, each.json()["error"]["code"]) for each in missing] == [(404, "member_not_found")] * 2
+
+
+def test_members_are_warmed_on_demand(served: Served, place: str) -> None:
+    """Warming a schema leaves its members out; with `members` it encodes them, once."""
+    path = place.removesuffix("/members")
+    with served.http("root") as client:
+        usual = client.post(f"{path}/warm").json()
+        first, again = (client.post(f"{path}/warm", params={"members": True}).json() for _ in range(2))
+        unclear = client.post(f"{path}/warm", params={"members": "maybe"})
+
+    assert first["num_encodings"] - usual["num_encodings"] == first["num_encoded"] == 1
+    assert again["num_encoded"] == 0
+    assert unclear.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "headers", "status", "said"),
+    [
+        ("PUT", "m/docs/two", "A", XML, 415, "text/plain"),
+        ("PUT", "m/docs/two", " ", TEXT, 400, "is empty"),
+        ("PUT", "m/docs/a b", "A", TEXT, 400, "cannot be the name"),
+        ("PUT", "m/dcos/two", "A", TEXT, 400, "did you mean 'm/docs'"),
+        ("PUT", "m/docs/two", b"\xff", TEXT, 400, "UTF-8"),
+        ("POST", "m/docs", '{"name": "x", "text": "X"}\n{}', LINES, 400, "a name and a text"),
+        ("GET", "m/docs?limit=0", "", {}, 400, "limit"),
+        ("GET", "m/docs?limit=many", "", {}, 400, "limit: Input should be a valid integer"),
+        ("GET", "m", "", {}, 400, "no collection"),
+    ],
+)
+def test_wrong_changes_are_refused(
+    served: Served, place: str, method: str, path: str, content: str, headers: dict[str, str], status: int, said: str
+) -> None:
+    """The error names what is wrong, and no member was added."""
+    with served.http("root") as client:
+        response = client.request(method, f"{place}/{path}", content=content, headers=headers)
+        names = [each["id"] for each in client.get(f"{place}/m/docs").json()["data"]]
+
+    assert (response.status_code, said in response.json()["error"]["message"]) == (status, True), response.text
+    assert names == ["m/docs/one"]
+
+
+def test_clients_only_read(served: Served, place: str) -> None:
+    """Without the admin key every change is 403, before the document is read; a schema that there is not is 404."""
+    changes = [
+        ("PUT", "/v1/schemas/cars", DOCUMENT.format("cars", "red"), XML),
+        ("DELETE", "/v1/schemas/travel", None, {}),
+        ("POST", "/v1/schemas/travel/warm", None, {}),
+        ("PUT", f"{place}/m/docs/two", "A", TEXT),
+        ("POST", f"{place}/m/docs", "", LINES),
+        ("DELETE", f"{place}/m/docs/one", None, {}),
+    ]
+    with served.http() as client:
+        found = [client.request(method, path, content=text, headers=kind) for method, path, text, kind in changes]
+    unknown = served.get("/v1/schemas/nothing/members/docs")
+
+    assert [(each.status_code, each.json()["error"]["type"]) for each in found] == [(403, "permission_error")] * 6
+    assert served.get(f"{place}/m/docs/one").json()["text"].startswith("The colour of the car of ")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "schema_not_found")

@@ -24,9 +24,7 @@ from promptcache.cli.app import app
 from promptcache.rows.batch import Batch
 from promptcache.server import create_app, serve
 from promptcache.server.run import DrainingServer
-from tests.server.conftest import CHAT, CHATS, TRAVEL, server_process, wait_until
-
-DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
+from tests.server.conftest import CHAT, CHATS, TRAVEL, XML, engine_with, server_process, wait_until
 
 
 @pytest.fixture
@@ -242,8 +240,7 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
     """A server that waits for the encodings of another replica ends at SIGTERM, although it never gets them."""
-    engine = Engine.from_pretrained(store=StoreConfig(folder=tmp_path / "kept"))
-    engine.add_schema(TRAVEL)
+    engine = engine_with(store=StoreConfig(folder=tmp_path / "kept"))
     with (
         engine.store.claim([engine.keys("travel")], 0),
         server_process("--store", str(tmp_path / "kept")) as (running, url),
@@ -263,8 +260,8 @@ def test_sigterm_ends_warming(tmp_path: Path) -> None:
         httpx.Client(base_url=url, headers={"authorization": "Bearer root"}, timeout=120) as client,
     ):
         wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
-        document, xml = f'<schema name="s">{modules}</schema>', {"content-type": "application/xml"}
-        assert client.put("/v1/schemas/s", content=document, headers=xml).status_code == 201
+        document = f'<schema name="s">{modules}</schema>'
+        assert client.put("/v1/schemas/s", content=document, headers=XML).status_code == 201
         warming = threads.submit(client.post, "/v1/schemas/s/warm", params={"pairs": True})
         with pytest.raises(TimeoutError):
             warming.result(1)

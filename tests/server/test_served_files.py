@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from promptcache import Engine
 from promptcache.server import ApiKeys, create_app
 from promptcache.server.keys import digests
-from tests.server.conftest import XML, Served, running
+from tests.server.conftest import XML, Served, engine_with, running
 
 SECRET = "The password is swordfish."
 MAIN = """<schema name="house"><include href="parts/rooms.xml"/>
@@ -44,8 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def house(folder: Path) -> Iterator[Served]:
     """A server of this schema, with one administrator."""
-    engine = Engine.from_pretrained("demo")
-    engine.add_schema(folder / "house.xml")
+    engine = engine_with(folder / "house.xml")
     yield from running(create_app(engine, keys=ApiKeys(admins=digests(["root"]))))
 
 

@@ -20,7 +20,18 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, CHATS, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
+from tests.server.conftest import (
+    CHAT,
+    CHATS,
+    KEYS,
+    ScriptedService,
+    Served,
+    choices,
+    held_steps,
+    running,
+    scripted,
+    wait_until,
+)
 
 TIMEOUT_S = 0.8
 
@@ -55,12 +66,25 @@ def connect(served: Served, receive_buffer: int | None = None) -> socket.socket:
     return connection
 
 
-def head(num_body_bytes: int) -> bytes:
+def head(num_body_bytes: int, key: str = "") -> bytes:
     """Return the head of a chat."""
     return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {num_body_bytes}\r\n\r\n"
+        f"POST {CHATS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {num_body_bytes}\r\n\r\n"
     ).encode()
+
+
+def chat(**fields: object) -> bytes:
+    """Return a whole request of a chat."""
+    body = json.dumps({**CHAT, **fields}).encode()
+    return head(len(body), "alice") + body
+
+
+UNREAD = chat(stream=True, n=8, min_tokens=3000, max_tokens=3000)
+
+
+def num_running(served: Served) -> int:
+    return served.state.service.counts.num_running
 
 
 def status(connection: socket.socket) -> int:
@@ -142,27 +166,17 @@ def test_a_connection_outlives_the_idle_time_of_clients(engine: Engine) -> None:
 
 def test_a_client_that_does_not_read_loses_its_row_and_its_connection(impatient: Served) -> None:
     """Others are answered meanwhile; then its row is free, its connection is closed, and nothing of it is left."""
-    body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
     with connect(impatient, receive_buffer=2048) as connection:
-        connection.sendall(head(len(body)) + body)
-        wait_until(lambda: impatient.state.service.counts.num_running == 8)
-        answers = [
-            impatient.openai().chat.completions.create(
-                model="demo@travel",
-                messages=CHAT["messages"],  # type: ignore[arg-type]
-                temperature=0,
-                extra_body={"prompt_cache": {"use": ["miami"]}},
-            )
-            for _ in range(3)
-        ]
-        wait_until(lambda: impatient.state.service.counts.num_running == 0)
+        connection.sendall(UNREAD)
+        wait_until(lambda: num_running(impatient) == 8)
+        answers = [choices(impatient.post(CHATS, CHAT)) for _ in range(3)]
+        wait_until(lambda: num_running(impatient) == 0)
         wait_until(lambda: not impatient.server.server_state.tasks)
         text = b"".join(iter(lambda: connection.recv(65536), b""))
     assert b"[DONE]" not in text
-    with impatient.http() as client:
-        metrics = client.get("/metrics").text
+    metrics = impatient.get("/metrics").text
 
-    assert {each.choices[0].message.content for each in answers} == {"The best dish of Miami is stone crab."}
+    assert answers == [[("The best dish of Miami is stone crab.", "stop")]] * 3
     assert re.search(r'requests_total\{endpoint="chat",finish="(error|cancelled)"\} 8\.0', metrics)
 
 
@@ -171,13 +185,12 @@ def test_a_client_that_does_not_read_delays_the_end_by_its_last_bytes_only(
 ) -> None:
     """After the drain its connection is aborted, and its request ends with a line in the log, without a traceback."""
     app = create_app(engine, ServerSettings(max_new_tokens=3000, drain_s=0.1))
-    body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
     with ExitStack() as stack, caplog.at_level("INFO", "promptcache.server"):
         for server in running(app, send_buffer=4096):
             server.server.last_bytes_s = 0.2
             connection = stack.enter_context(connect(server, receive_buffer=2048))
-            connection.sendall(head(len(body)) + body)
-            wait_until(lambda server=server: server.state.service.counts.num_running == 8)  # type: ignore[misc]
+            connection.sendall(UNREAD)
+            wait_until(lambda server=server: num_running(server) == 8)
             time.sleep(0.3)  # until the buffers are full
             server.server.handle_exit(signal.SIGTERM, None)
             started = time.perf_counter()
@@ -199,7 +212,7 @@ def test_a_second_signal_ends_the_server_at_once(engine: Engine, caplog: pytest.
                 lines = answer.iter_lines()
                 next(lines)
                 server.server.handle_exit(signal.SIGTERM, None)
-                wait_until(lambda server=server: server.state.draining)  # type: ignore[misc]
+                wait_until(lambda server=server: server.state.draining)
                 server.server.handle_exit(signal.SIGTERM, None)
                 started = time.perf_counter()
                 data = [line for line in lines if line.startswith("data: ")]
@@ -225,24 +238,21 @@ def test_idle_connections_make_room_for_new_ones(crowded: Served) -> None:
 def test_too_many_connections_are_refused(crowded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """While all connections are busy, requests are 503 in OpenAI's shape, and health is answered; then it ends."""
     go_on = held_steps(monkeypatch)
-    body = json.dumps({**CHAT, "max_tokens": 1}).encode()
     with ExitStack() as others:
         for _ in range(4):
-            others.enter_context(connect(crowded)).sendall(head(len(body)) + body)
+            others.enter_context(connect(crowded)).sendall(chat(max_tokens=1))
         wait_until(lambda: crowded.state.num_busy_connections() == 4)
         with pytest.raises(openai.InternalServerError) as caught:
             crowded.openai().models.list()
-        with crowded.http() as client:
-            health = client.get("/health")
+        health = crowded.get("/health")
         go_on.set()
         wait_until(lambda: crowded.state.num_busy_connections() == 0)
 
     assert (caught.value.status_code, caught.value.code) == (503, "too_many_connections")
     assert caught.value.response.headers["retry-after"] == "1"
     assert health.status_code == 200
-    with crowded.http() as client:
-        assert client.get("/v1/models").status_code == 200
-        assert 'rejected_total{reason="too_many_connections"} 1.0' in client.get("/metrics").text
+    assert crowded.get("/v1/models").status_code == 200
+    assert 'rejected_total{reason="too_many_connections"} 1.0' in crowded.get("/metrics").text
 
 
 CHUNKED = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -254,18 +264,14 @@ MALFORMED = {
     "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
     "a long head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000,
     "a bad chunk": CHUNKED + b"zzz\r\n",
-    "a bad rest": CHUNKED + b"1\r\nx\r\n",
+    "a bad rest": CHUNKED + b"1\r\nx\r\n",  # of a body that was refused already gets no second answer
     "an upgrade": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_requests(patient: Served, served: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has lines of JSON only.
-
-    If it was refused before its body has arrived, a malformed rest gets no second answer. A GET that proposes WebSocket
-    is answered as any other, and the connection can be used again.
-    """
+    """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has lines of JSON only."""
     with connect(served if name == "a bad rest" else patient) as connection:
         connection.sendall(MALFORMED[name])
         answer = HTTPResponse(connection)
@@ -287,3 +293,30 @@ def test_malformed_requests(patient: Served, served: Served, name: str, caplog: 
     for record in caplog.records:
         if record.levelname != "INFO" or record.name == "promptcache.server":
             json.loads(record.message)
+
+
+def num_cancelled(served: Served) -> float:
+    """Return how many requests were cancelled, by the metrics."""
+    text = served.get("/metrics", "root").text
+    found = re.search(r'requests_total\{endpoint="chat",finish="cancelled"\} (\S+)', text)
+    return float(found[1]) if found else 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_disconnect_cancels_the_request(served: Served, stream: bool) -> None:
+    """A closed connection removes a running request soon, and others are answered; a stream is one of OpenAI's client."""
+    before = num_cancelled(served)
+    if stream:
+        answer = served.openai().chat.completions.create(
+            model="demo", messages=CHAT["messages"], max_tokens=1024, stream=True, extra_body={"min_tokens": 1024}
+        )
+        next(iter(answer))
+        answer.close()
+    else:
+        with connect(served) as connection:
+            connection.sendall(chat(min_tokens=1024, max_tokens=1024))
+            wait_until(lambda: num_running(served) == 1)
+    wait_until(lambda: num_cancelled(served) == before + 1)
+    wait_until(lambda: num_running(served) == 0)
+
+    assert served.post(CHATS, CHAT).status_code == 200
