@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from promptcache.cli import documents
 from promptcache.cli.documents import DocumentKind, InputDocument, Sources, find_schema, read
@@ -153,3 +155,14 @@ def test_files_that_may_not_be_written_are_left_alone(
 
     assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")
     assert (folder / "support.xml").read_text(encoding="utf-8") == DOCUMENTS["support.xml"]
+
+
+def test_writes_to_stdout_and_to_a_file(command: Command, folder: Path) -> None:
+    """The grammar is the same on stdout, in a file and in JSON, and validates the schema's prompts."""
+    printed = command("grammar", "travel.xml").stdout
+    assert command("grammar", "travel.xml", "-o", "travel.rng").stdout == ""
+    assert json.loads(command("grammar", "travel.xml", "--json").stdout)["grammar"] == printed
+    grammar = etree.RelaxNG(etree.parse(folder / "travel.rng"))
+    assert grammar.validate(etree.parse(folder / "prompts/miami.xml"))
+    assert not grammar.validate(etree.parse(folder / "prompts/typo.xml"))
+    assert (folder / "travel.rng").read_text(encoding="utf-8") == printed

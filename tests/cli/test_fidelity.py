@@ -48,10 +48,7 @@ def figures(setting: Setting, millinats: float, ttft: float) -> SettingFidelity:
 MEASURED = Fidelity(
     schema="notes",
     prompts=(PromptFidelity(name="both", xml='<prompt schema="notes"/>', divergence=0.02, same_answer=False),),
-    settings=(
-        figures(AS_IT_IS, 20.0, 0.3),
-        figures(Setting.named("repair=first-8"), 5.0, 0.5),
-    ),
+    settings=(figures(AS_IT_IS, 20.0, 0.3), figures(Setting.named("repair=first-8"), 5.0, 0.5)),
     refused=(("positions=fixed", "it needs 9 positions"),),
     plain_ttft_s=0.1,
 )
@@ -69,10 +66,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("measured")
 def test_a_schema_above_the_limit_fails(command: Command) -> None:
-    """With --max-kl the exit code says whether the schema as it is is near enough, and the text what to do.
-
-    Every setting has a row with its millinats; JSON has nats, and the verdict.
-    """
+    """With --max-kl the exit code says whether the schema is near enough, and the text what to do; so does JSON."""
     passed, failed, hopeless = (command("fidelity", "notes.xml", "--max-kl", limit) for limit in ("25", "8", "2"))
     free = command("fidelity", "notes.xml")
     found = json.loads(command("fidelity", "notes.xml", "--max-kl", "8", "--json").stdout)
@@ -91,10 +85,7 @@ def test_a_schema_above_the_limit_fails(command: Command) -> None:
 
 
 def test_write_changes_the_attribute_only(command: Command, measured: Path) -> None:
-    """--write sets the recommended attribute of the root element; a second run replaces its value.
-
-    Nothing is written if the schema as it is is recommended, or if nothing is.
-    """
+    """--write sets or replaces the recommended attribute of the root element, if an attribute is recommended."""
     for limit in ("25", "2"):
         command("fidelity", "notes.xml", "--max-kl", limit, "--write")
         assert measured.read_text(encoding="utf-8") == SCHEMA

@@ -12,11 +12,10 @@ import pytest
 
 from promptcache.cli.console import stdout
 from promptcache.cli.layout import LayoutView, print_layout, view_layout
-from promptcache.language import check_schema, parse_schema
-from promptcache.layout import lay_out, run_variants
-from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.layout import run_variants
 from promptcache.tokenizer import Dtype, ModelFacts
 from tests.cli.conftest import TRAVEL, Command, data
+from tests.layout.samples import layout_of
 
 SCHEMA = """\
 <schema name="trip">
@@ -34,17 +33,9 @@ SCHEMA = """\
 
 def view(text: str = SCHEMA) -> LayoutView:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
-    layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
-    facts = ModelFacts(
-        name="bytes",
-        dtype=Dtype.FLOAT32,
-        is_wider_on_cpu=False,
-        num_layers=1,
-        num_kv_heads=1,
-        head_dim=1,
-        token_bytes=10,
-        max_positions=100,
-    )
+    layout = layout_of(text)
+    sizes = {"num_layers": 1, "num_kv_heads": 1, "head_dim": 1, "token_bytes": 10, "max_positions": 100}
+    facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, is_wider_on_cpu=False, **sizes)
     return view_layout((layout, run_variants(layout)), facts)
 
 
@@ -124,10 +115,7 @@ def test_a_changed_schema_says_what_is_encoded_again(command: Command, folder: P
 
 
 def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
-    """With --json the tree comes as data, with the same ranges and totals; KV in float16 takes half the bytes.
-
-    Output to a pipe is neither wrapped nor cut.
-    """
+    """--json has the tree as data, with the same ranges and totals; output to a pipe is neither wrapped nor cut."""
     name = "m" * 200
     (folder / "travel.xml").write_text(TRAVEL.replace("</system>", f'<module name="{name}">a</module></system>'))
     text = command("layout", "travel.xml", "--dtype", "float32").stdout
@@ -142,10 +130,7 @@ def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
 
 
 def test_faults_go_to_stderr(command: Command, folder: Path) -> None:
-    """With --json the faults of a schema without a layout are data.
-
-    A schema that needs too many positions is laid out all the same, with the error behind it.
-    """
+    """Faults without a layout are data of --json; a schema with too many positions is laid out before its error."""
     (folder / "long.xml").write_text(
         '<schema name="long" positions="fixed"><module name="m">x<parameter name="p" length="5000"/></module></schema>'
     )
@@ -158,10 +143,7 @@ def test_faults_go_to_stderr(command: Command, folder: Path) -> None:
 
 
 def test_a_prompt_shows_the_members_of_its_collections(command: Command, folder: Path) -> None:
-    """With --prompt, a collection has the members that the prompt names, in its order.
-
-    The positions are those of the prompt. With --json every part has its reused and new tokens.
-    """
+    """With --prompt, a collection has the members that the prompt names, in its order, at its positions."""
     (folder / "desk.xml").write_text(
         '<schema name="desk"><collection name="notes" min="1" max="3"><module name="a">One.</module>'
         '<module name="b">Two.</module></collection></schema>'

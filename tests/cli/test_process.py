@@ -8,17 +8,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "promptcache", *words], capture_output=True, text=True, check=False, **options
-    )
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command in a process of its own, with text on pipes if nothing else is said."""
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.run([sys.executable, "-m", "promptcache", *words], check=False, **{**piped, **options})
 
 
 COMMANDS = [
@@ -66,21 +66,8 @@ print(*sorted(name for name in sys.modules if name.startswith("promptcache.") an
 
     pysat = {"pysat", "pysolvers", "pycard", "pyformula", "six"}
     assert set(others.split()) <= {"promptcache", "click", "lxml", "cython_runtime", *pysat}
-    assert set(rooms.split()) <= {
-        f"promptcache.{room}"
-        for room in [
-            "atomic",
-            "cli",
-            "codecs",
-            "declared",
-            "diagnostics",
-            "language",
-            "lazy",
-            "locks",
-            "options",
-            "settings",
-        ]
-    }
+    light = "atomic cli codecs declared diagnostics language lazy locks options settings"
+    assert {room.removeprefix("promptcache.") for room in rooms.split()} <= {*light.split()}
 
 
 def test_closed_pipe_is_quiet(folder: Path) -> None:
@@ -88,8 +75,7 @@ def test_closed_pipe_is_quiet(folder: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
 
-    words = [sys.executable, "-m", "promptcache", "check", "travel.xml"]
-    result = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    result = run("check", "travel.xml", stdout=writing)
     os.close(writing)
 
     assert (result.returncode, result.stderr) == (141, "")
@@ -99,8 +85,7 @@ def test_closed_pipe_is_quiet(folder: Path) -> None:
 def test_a_full_disk_is_reported(words: str) -> None:
     """If stdout cannot be written, the command ends with a message and the code of the environment."""
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "promptcache", *words.split()]
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        result = run(*words.split(), stdout=full)
 
     assert (result.returncode, result.stderr) == (3, "error: No space left on device\n")
 
@@ -139,9 +124,8 @@ def test_a_terminal_without_unicode_will_do(folder: Path) -> None:
     """On a terminal without Unicode, other characters are replaced; files are always UTF-8."""
     (folder / "e.xml").write_text('<schema name="é"><module name="ü" requires="ö"/></schema>', encoding="utf-8")
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "promptcache", "check", "e.xml"]
 
-    result = subprocess.run(words, stdout=theirs, stderr=theirs, check=False, env={**os.environ, **LOCALES[1]})
+    result = run("check", "e.xml", stdout=theirs, stderr=theirs, env={**os.environ, **LOCALES[1]})
     got = os.read(ours, 4096)
     os.close(theirs)
     os.close(ours)
@@ -157,9 +141,7 @@ def test_output_to_a_pipe_is_utf_8(locale: dict[str, str]) -> None:
     text = '<schema name="s">\n  <module name="a">Zürich, 京都.</module>\n</schema>\n'.encode()
     env = {**os.environ, **locale}
 
-    words = [sys.executable, "-m", "promptcache", "fmt", "-"]
-    good = subprocess.run(words, input=text, capture_output=True, check=False, env=env)
-    bad = subprocess.run(words, input=text[:-2], capture_output=True, check=False, env=env)
+    good, bad = (run("fmt", "-", input=each, env=env, text=False) for each in (text, text[:-2]))
 
     assert (good.returncode, good.stdout, good.stderr) == (0, text, b"")
     assert (bad.returncode, "PC001" in bad.stderr.decode()) == (1, True)
@@ -168,15 +150,10 @@ def test_output_to_a_pipe_is_utf_8(locale: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_questions_from_a_pipe_are_utf_8(folder: Path) -> None:
     """`chat` reads and writes UTF-8 on pipes in a locale without it."""
-    words = [sys.executable, "-m", "promptcache", "chat", "--max-new-tokens", "1", "--device", "cpu"]
+    words = ("chat", "--max-new-tokens", "1", "--device", "cpu")
+    entered, env = "Zürich?\n/save talk.json\n".encode(), {**os.environ, **LOCALES[0]}
 
-    done = subprocess.run(
-        words,
-        input="Zürich?\n/save talk.json\n".encode(),
-        capture_output=True,
-        check=False,
-        env={**os.environ, **LOCALES[0]},
-    )
+    done = run(*words, input=entered, env=env, text=False)
 
     assert (done.returncode, done.stderr) == (0, b"saved 1 question to talk.json\n")
     assert "Zürich?" in (folder / "talk.json").read_text(encoding="utf-8")
@@ -212,10 +189,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("where", "hook", "code", "told"), ENDS.values(), ids=ENDS)
 def test_commands_end_in_silence(where: str, hook: str, code: int, told: str) -> None:
-    """Ctrl-C ends a command with 130 and without a word, also before there is a command.
-
-    Exit functions of libraries run, and the exit code is that of the findings.
-    """
+    """Ctrl-C ends a command with 130 and without a word, also before there is one; exit functions of libraries run."""
     program = HOOKED.format(where=where, hook=hook)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 

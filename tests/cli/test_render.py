@@ -59,10 +59,7 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
 
 
 def test_text_is_exact_and_alone_on_stdout(command: Command) -> None:
-    """On a pipe stdout is the text that the model sees, and not a character more; stderr has one line of counts.
-
-    The parts of the JSON are the text, and each says whose it is.
-    """
+    """On a pipe stdout is the text that the model sees, and stderr a line of counts; JSON says whose each part is."""
     result = command("render", "prompts/miami.xml")
     found = data(command("render", "prompts/miami.xml", "--json"))
     reused, new, again = found["num_reused_tokens"], found["num_new_tokens"], found["num_repaired_tokens"]

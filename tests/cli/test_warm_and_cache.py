@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,15 @@ def only(result: Result) -> Any:
     return schema
 
 
-def test_warming_makes_everything_once(command: Command) -> None:
-    """The first `warm` encodes all, and the second finds all. Then `run` encodes nothing, with and without --no-warm.
+def change(tier: FileTier, key: str, changes: Callable[[Any], dict[str, Any]]) -> None:
+    """Write a stored encoding again with other fields."""
+    stored = read(tier, key)
+    tier.delete(key)
+    write(tier, replace(stored, **changes(stored)))
 
-    People read counts, bytes, where it is and how long it took.
-    """
+
+def test_warming_makes_everything_once(command: Command) -> None:
+    """The first `warm` encodes all, and the second finds all. Then `run` encodes nothing, with and without --no-warm."""
     first = only(command("warm", "travel.xml", *ON_CPU, "--json"))
     second = only(command("warm", "travel.xml", *ON_CPU, "--json"))
     told = command("warm", "travel.xml", *ON_CPU).stdout
@@ -58,10 +63,7 @@ def test_models_have_names_in_a_store(command: Command, folder: Path) -> None:
     """Each encoding names the model: the end of the path of its folder. Files without a name have a question mark."""
     only(command("warm", "travel.xml", *ON_CPU, "--json"))
     (key, *others) = sorted((tier := FileTier(folder / "kept")).keys())
-    stored = read(tier, key)
-    assert stored is not None
-    tier.delete(key)
-    write(tier, replace(stored, facts={name: each for name, each in stored.facts.items() if name != "model"}))
+    change(tier, key, lambda stored: {"facts": {name: each for name, each in stored.facts.items() if name != "model"}})
 
     entries = data(command("cache", "ls", "--store", "kept", "--json"))
     assert {each["key"]: each["model"] for each in entries} == {key: None, **dict.fromkeys(others, "demo/model")}
@@ -130,10 +132,7 @@ def test_names_in_files_stay_in_their_line(command: Command, folder: Path) -> No
     only(command("warm", "travel.xml", *ON_CPU, "--json"))
     tier = FileTier(folder / "kept")
     for key, name in zip(sorted(tier.keys()), ("s" * 100_000, "a\x1b[2J\nb"), strict=False):
-        stored = read(tier, key)
-        assert stored is not None
-        tier.delete(key)
-        write(tier, replace(stored, facts={**stored.facts, "schema": name}))
+        change(tier, key, lambda stored, name=name: {"facts": {**stored.facts, "schema": name}})
 
     told = command("cache", "ls", "--store", "kept").stdout
     assert max(map(len, told.splitlines())) < 300
@@ -154,8 +153,8 @@ def test_a_store_can_be_looked_into(command: Command, folder: Path) -> None:
     assert {"miami", ""} <= {each["module"] for each in cities}
     assert sum(each["nbytes"] for each in listed) == sum(map(len, before.values()))
     assert {path: path.read_bytes() for path in (folder / "kept" / "encodings").iterdir()} == before
-    for words in (("ls",), ("verify",)):
-        assert command("cache", *words, "--store", "kept").exit_code == 0
+    for word in ("ls", "verify"):
+        assert command("cache", word, "--store", "kept").exit_code == 0
 
 
 def test_what_cannot_be_repaired_is_an_error(command: Command, folder: Path) -> None:
@@ -178,11 +177,14 @@ def test_kv_of_another_shape_is_encoded_again(command: Command, folder: Path) ->
     """A file with the right key and another dtype is no damage that `verify` could know, and `warm` makes it again."""
     command("warm", "travel.xml", *ON_CPU)
     tier = FileTier(folder / "kept")
-    stored = read(tier, max(tier.keys()))
-    assert stored is not None
-    tier.delete(stored.recipe.key)
-    other = {name: tensor.double() for name, tensor in stored.tensors.items()}
-    write(tier, replace(stored, shape=replace(stored.shape, dtype=torch.float64), tensors=other))
+    change(
+        tier,
+        max(tier.keys()),
+        lambda stored: {
+            "shape": replace(stored.shape, dtype=torch.float64),
+            "tensors": {name: tensor.double() for name, tensor in stored.tensors.items()},
+        },
+    )
 
     assert only(command("warm", "travel.xml", *ON_CPU, "--json"))["num_encoded"] == 1
     assert command("cache", "verify", "--store", "kept").exit_code == 0
@@ -213,10 +215,7 @@ def test_sizes_are_read_as_people_write_them(text: str, nbytes: int) -> None:
 
 
 def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None:
-    """`verify` names a bad file and ends with 1; `run` answers all the same, warns, and writes it again.
-
-    It neither reads nor lists files that do not have the name of an encoding, and leaves them alone.
-    """
+    """`verify` names a bad file and ends with 1, and ignores others; `run` answers, warns, and writes it again."""
     run = ("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3")
     command("warm", "travel.xml", *ON_CPU)
     good, place = command(*run).stdout, folder / "kept" / "encodings"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from promptcache import Engine
@@ -11,6 +13,19 @@ from promptcache.fidelity.measure import DEFAULT_QUESTION, random_prompts
 from promptcache.language import check_schema, parse_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+
+
+@pytest.fixture(autouse=True)
+def _one_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here is about time."""
+    monkeypatch.setattr(import_module("promptcache.fidelity.measure"), "MIN_ROUNDS", 1)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """A tiny model with random weights over bytes, in float64."""
+    return Engine(tiny_model(), ByteTokenizer())
+
 
 NOISE = 1e-9  # the tiny model computes in float64
 PLACES = 4

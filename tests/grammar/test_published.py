@@ -1,6 +1,9 @@
-"""The published grammar and the checker agree on the structure of documents."""
+"""The published grammar and the checker agree on the structure of documents, and the files for editors name grammars."""
 
 from __future__ import annotations
+
+import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -71,3 +74,24 @@ def test_numbers_are_those_of_the_checker(value: str, allowed: bool) -> None:
     """The least number of positions of a module is, in the grammar, what the checker takes for one."""
     document = f'<schema name="s"><module name="a" reserve="{value}"/></schema>'
     assert (not structural_codes(document)) == allowed == accepts(document)
+
+
+def test_the_catalog_names_grammars_that_exist():
+    """Every grammar that the catalog names is in its folder."""
+    named = etree.parse(GRAMMAR / "catalog.xml").xpath("//@uri")
+    assert named
+    assert all((GRAMMAR / uri).is_file() for uri in named)
+
+
+def test_settings_can_be_read():
+    """The settings for Visual Studio Code are JSON, name our grammar, and keep other formatters away."""
+    settings = json.loads((GRAMMAR / "vscode-settings.json").read_text(encoding="utf-8"))
+    assert settings["xml.fileAssociations"][0]["systemId"].endswith("/grammar/promptcache.rng")
+    assert settings["xml.format.enabled"] is False
+
+
+def test_page_names_every_file():
+    """docs/grammar.md lists each file."""
+    page = (GRAMMAR.parent / "docs" / "grammar.md").read_text(encoding="utf-8")
+    files = {path.name for path in GRAMMAR.iterdir() if path.is_file()}
+    assert files <= set(re.findall(r"`([\w.-]+)`", page))

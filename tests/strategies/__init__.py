@@ -75,10 +75,7 @@ def schemas(*, includes: bool = True) -> SearchStrategy[CheckedSchema]:
 
 
 def exact_schemas() -> SearchStrategy[CheckedSchema]:
-    """Draw a schema whose `exact_prompts` are answered exactly.
-
-    Every module is required and cached and sees everything that is guaranteed; there are no unions and no scaffolds.
-    """
+    """Draw a schema whose `exact_prompts` are exact: all modules are required, cached and see all that is guaranteed."""
     return _checked(Elements(complete=True))
 
 
@@ -160,7 +157,9 @@ def _write_schema(
 
 
 def _check(written: SchemaFiles) -> CheckedSchema:
-    note(written.report)
+    note(f"schema: {written.xml}")
+    for name, text in written.files.items():
+        note(f"file {name}: {text}")
     return written.checked()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import TypeAlias
 
 from hypothesis import strategies as st
@@ -35,16 +34,14 @@ _LEVELS = st.integers(0, 4)
 _DOCS = st.sampled_from(("a", "b < c", "</s>"))
 
 
-TYPES: Mapping[str, tuple[Mapping[str, str], str]] = MappingProxyType(
-    {
-        "line": ({"type": "line"}, "a"),
-        "int": ({"type": "int"}, "7"),
-        "number": ({"type": "number"}, "5"),
-        "choice": ({"type": "choice", "choices": "a|b|cc"}, "a"),
-        "pattern": ({"pattern": "[ab]+"}, "b"),
-        "pattern with a message": ({"pattern": "[ab]+", "message": "it takes a and b"}, "b"),
-    }
-)
+TYPES: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "line": ({"type": "line"}, "a"),
+    "int": ({"type": "int"}, "7"),
+    "number": ({"type": "number"}, "5"),
+    "choice": ({"type": "choice", "choices": "a|b|cc"}, "a"),
+    "pattern": ({"pattern": "[ab]+"}, "b"),
+    "pattern with a message": ({"pattern": "[ab]+", "message": "it takes a and b"}, "b"),
+}
 """Types of parameters: the attributes that declare each, and a value of it."""
 
 
@@ -59,14 +56,10 @@ ANSWERS: tuple[Mapping[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """Which elements and options of the language a schema may use.
-
-    `complete` makes every module required and cached, without unions, scaffolds and contexts of its own, so that there is
-    one selection, and lets a prompt repeat every filler.
-    """
+    """Which elements and options of the language a schema may use."""
 
     includes: bool = True
-    complete: bool = False
+    complete: bool = False  # all modules required and cached, no unions, scaffolds and own contexts; fillers repeatable
 
 
 class TextForm(Enum):
@@ -90,10 +83,7 @@ class TextDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterDraft:
-    """A slot, whose fillers are cut to its length, and the text `after` it; `typed` is one of `TYPES`.
-
-    `dialect` writes it as the paper does; so for unions.
-    """
+    """A slot, whose fillers are cut to its length, and the text `after` it; `dialect` writes it as the paper does."""
 
     level: int
     name: str
@@ -143,16 +133,13 @@ ItemDraft: TypeAlias = TextDraft | ParameterDraft | ModuleDraft | UnionDraft | T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaDraft:
-    """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line.
-
-    `answer` is the attributes of the format of answers.
-    """
+    """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line."""
 
     attributes: Mapping[str, str]
     items: tuple[ItemDraft, ...]
     question: str | None
     indented: bool
-    answer: Mapping[str, str] | None = None
+    answer: Mapping[str, str] | None = None  # attributes of the format of answers
 
 
 def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:

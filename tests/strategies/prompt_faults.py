@@ -97,19 +97,12 @@ CODE_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidPrompt:
-    """A prompt with one fault.
-
-    Attributes:
-        xml: The document.
-        code: Of the first diagnostic. PC5xx is found when the prompt is planned, all others before.
-        mutation: The fault that was put into a valid prompt, in a few words.
-        line, column: The place of that diagnostic, both from 1.
-    """
+    """A prompt with one fault, and the code and place of the diagnostic that it must get first."""
 
     xml: str
-    code: str
-    mutation: str
-    line: int
+    code: str  # PC5xx is found when the prompt is planned, all others before
+    mutation: str  # the fault that was put into a valid prompt, in a few words
+    line: int  # from 1
     column: int
 
 
@@ -123,11 +116,7 @@ Way: TypeAlias = Callable[[], Spot]
 def invalid_prompts(
     schema: CheckedSchema, tokenizer: Tokenizer, codes: Collection[str] | None = None
 ) -> SearchStrategy[InvalidPrompt]:
-    """Draw a valid prompt and break it in one way that gets one of `codes`; `tokenizer` measures slots.
-
-    Raises:
-        ValueError: no fault gets any of `codes`.
-    """
+    """Draw a valid prompt, measured by `tokenizer`, broken in one way that gets one of `codes`; no way is a ValueError."""
     wanted = frozenset(CODE_OF.values()) if codes is None else frozenset(codes)
     if wanted.isdisjoint(CODE_OF.values()):
         raise ValueError(f"no prompt is drawn that gets {', '.join(sorted(wanted))}")
@@ -270,14 +259,15 @@ def _wrong_roots(root: etree._Element, schema: CheckedSchema) -> Iterator[tuple[
         del root.attrib["schema"]
         return root, "name"
 
-    def with_value(name: str, value: str, part: str) -> Spot:
-        root.set(name, value)
-        return root, part
-
     yield "another document", renamed
     yield "no schema", without_schema
-    yield "another schema", partial(with_value, "schema", f"{root.get('schema')}x", "")
-    yield "another version", partial(with_value, "version", f"{schema.version}x", "")
+    yield "another schema", partial(_set, root, "schema", f"{root.get('schema')}x", "")
+    yield "another version", partial(_set, root, "version", f"{schema.version}x", "")
+
+
+def _set(element: etree._Element, name: str, value: str, part: str) -> Spot:
+    element.set(name, value)
+    return element, part
 
 
 def _unknown_modules(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
@@ -308,13 +298,8 @@ def _references(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, 
         if path:
             yield "named twice", partial(_added, tree.root, "use", {"module": f"/{path}"}, "=module")
         if MARK not in schema.parameters[path]:
-            yield "unknown argument", partial(_unknown_argument, element)
+            yield "unknown argument", partial(_set, element, MARK, "", f"@{MARK}")
             yield "unknown arg", partial(_added, element, "arg", {"name": MARK}, "")
-
-
-def _unknown_argument(element: etree._Element) -> Spot:
-    element.set(MARK, "")
-    return element, f"@{MARK}"
 
 
 def _arguments(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:

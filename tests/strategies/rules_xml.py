@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add, or_
-from types import MappingProxyType
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -20,64 +19,44 @@ from tests.strategies.schema_xml import MAX_MODULES, PlacedModule, SchemaTree
 _INDICES = st.integers(0, MAX_MODULES - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """One form of a rule; `holds` and `attributes` take which modules are present, or their paths, and a number."""
-
-    element: str
-    holds: Callable[[Sequence[bool], int], bool]
-    attributes: Callable[[Sequence[str], int], dict[str, str]]
-
-
-FORMS: Mapping[str, Form] = MappingProxyType(
-    {
-        "exclude": Form(
-            element="exclude",
-            holds=lambda present, _: sum(present) <= 1,
-            attributes=lambda paths, _: {"modules": " ".join(paths)},
-        ),
-        "choose at most": Form(
-            element="choose",
-            holds=lambda present, _: sum(present) < len(present),
-            attributes=lambda paths, _: {"modules": " ".join(paths), "max": str(len(paths) - 1)},
-        ),
-        "choose at least": Form(
-            element="choose",
-            holds=lambda present, number: sum(present) >= min(number, 1),
-            attributes=lambda paths, number: {"modules": " ".join(paths), "min": str(min(number, 1))},
-        ),
-        "require": Form(
-            element="require",
-            holds=lambda present, _: not present[0] or any(present[1:]),
-            attributes=lambda paths, _: {"if": paths[0], "then": " or ".join(paths[1:])},
-        ),
-        "require if several": Form(
-            element="require",
-            holds=lambda present, _: not all(present[:-1]) or not present[-1],
-            attributes=lambda paths, _: {"if": " and ".join(paths[:-1]), "then": f"not {paths[-1]}"},
-        ),
-        "assert": Form(
-            element="assert",
-            holds=lambda present, _: not (present[0] and present[1]) or present[-1],
-            attributes=lambda paths, _: {"test": f"({paths[0]} and {paths[1]}) implies {paths[-1]}"},
-        ),
-        "assert not all": Form(
-            element="assert",
-            holds=lambda present, _: any(present) and not all(present),
-            attributes=lambda paths, _: {"test": f"({' or '.join(paths)}) and not ({' and '.join(paths)})"},
-        ),
-    }
-)
+FORMS: Mapping[str, tuple[Callable[[Sequence[bool], int], bool], Callable[[Sequence[str], int], dict[str, str]]]] = {
+    "exclude": (
+        lambda present, _: sum(present) <= 1,
+        lambda paths, _: {"modules": " ".join(paths)},
+    ),
+    "choose at most": (
+        lambda present, _: sum(present) < len(present),
+        lambda paths, _: {"modules": " ".join(paths), "max": str(len(paths) - 1)},
+    ),
+    "choose at least": (
+        lambda present, number: sum(present) >= min(number, 1),
+        lambda paths, number: {"modules": " ".join(paths), "min": str(min(number, 1))},
+    ),
+    "require": (
+        lambda present, _: not present[0] or any(present[1:]),
+        lambda paths, _: {"if": paths[0], "then": " or ".join(paths[1:])},
+    ),
+    "require if several": (
+        lambda present, _: not all(present[:-1]) or not present[-1],
+        lambda paths, _: {"if": " and ".join(paths[:-1]), "then": f"not {paths[-1]}"},
+    ),
+    "assert": (
+        lambda present, _: not (present[0] and present[1]) or present[-1],
+        lambda paths, _: {"test": f"({paths[0]} and {paths[1]}) implies {paths[-1]}"},
+    ),
+    "assert not all": (
+        lambda present, _: any(present) and not all(present),
+        lambda paths, _: {"test": f"({' or '.join(paths)}) and not ({' and '.join(paths)})"},
+    ),
+}
+"""Forms of rules by element: whether present modules keep it, and its attributes for their paths; both take a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleWish:
-    """A rule of one module about another: the one of that `number`, counted round, of those that can be granted.
+    """A rule of one module about another: the one of that `number`, counted round, of those that can be granted."""
 
-    Kinds other than `requires`, `excludes` and `after` are written into a `rules` element, about `members` by number.
-    """
-
-    kind: str
+    kind: str  # a form is written into a `rules` element, about `members` by number
     number: int
     absolute: bool
     members: tuple[int, ...] = ()
@@ -218,11 +197,8 @@ def _grant_rule(
 
 
 def _grant_form(tree: SchemaTree, masks: tuple[int, ...], wish: RuleWish) -> tuple[int, ...]:
-    """Write a rule of a `rules` element about its members or the modules that many places behind them.
-
-    It leaves every module usable, and forbids a selection if one of these rules does.
-    """
-    form = FORMS[wish.kind]
+    """Write a rule about its members, or modules behind them, that leaves all usable and, if it can, forbids something."""
+    holds, attributes = FORMS[wish.kind]
     everything = reduce(or_, masks)
     grantable: list[tuple[list[PlacedModule], tuple[int, ...]]] = []
     for shift in range(len(tree.modules)):
@@ -230,23 +206,19 @@ def _grant_form(tree: SchemaTree, masks: tuple[int, ...], wish: RuleWish) -> tup
         members = list({module.bit: module for module in found}.values())
         if len(members) < 2:
             continue
-        left = tuple(mask for mask in masks if form.holds([bool(mask & each.bit) for each in members], wish.number))
+        left = tuple(mask for mask in masks if holds([bool(mask & each.bit) for each in members], wish.number))
         if reduce(or_, left, 0) == everything:
             grantable.append((members, left))
     if not grantable:
         return masks
     members, left = min(grantable, key=lambda each: len(each[1]) == len(masks))  # one that forbids something
     paths = [_written(member, "", absolute=wish.absolute) for member in members]
-    _write_form(tree.root, form, paths, number=wish.number, message=wish.message)
-    return left
-
-
-def _write_form(root: _Element, form: Form, paths: Sequence[str], *, number: int, message: bool) -> None:
-    """Write a rule into the `rules` element at the end of a schema."""
+    root, element = tree.root, wish.kind.partition(" ")[0]
     rules = root[-1] if len(root) and root[-1].tag == "rules" else SubElement(root, "rules")
-    rule = SubElement(rules, form.element, form.attributes(paths, number))
-    if message:
-        rule.set("message", f"Mind {form.element}.")
+    rule = SubElement(rules, element, attributes(paths, wish.number))
+    if wish.message:
+        rule.set("message", f"Mind {element}.")
+    return left
 
 
 def _makes_sense(kind: str, subject: PlacedModule, other: PlacedModule) -> bool:

@@ -85,39 +85,21 @@ SCHEMA_FAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenSchema:
-    """A schema with one fault.
-
-    Attributes:
-        xml: The document.
-        files: The files that it includes, and texts that it takes, by path.
-        code: Of the first diagnostic. PC5xx is found when the schema is laid out, all others before.
-        mutation: The fault that was put into a valid schema, in a few words.
-        file: The document that the diagnostic names; "<schema>" is the schema itself.
-        line, column: The place of the diagnostic in it, both from 1.
-    """
+    """A schema with one fault, and the code and place of the diagnostic that it must get first."""
 
     xml: str
-    files: Mapping[str, str]
-    code: str
-    mutation: str
-    file: str
-    line: int
+    files: Mapping[str, str]  # that it includes or takes texts from, by path
+    code: str  # PC5xx is found when the schema is laid out, all others before
+    mutation: str  # the fault that was put into a valid schema, in a few words
+    file: str  # DOCUMENT is the schema itself
+    line: int  # from 1
     column: int
-
-    @property
-    def folder(self) -> Mapping[str, str] | None:
-        """The files, as `parse_schema` takes them; None if the schema has none."""
-        return self.files or None
 
 
 def broken_schemas(
     written: SearchStrategy[SchemaFiles], codes: Collection[str] | None = None
 ) -> SearchStrategy[BrokenSchema]:
-    """Draw a schema with one fault, of one of `codes`; None wants all.
-
-    Raises:
-        ValueError: no fault gets any of `codes`.
-    """
+    """Draw a schema with one fault, of one of `codes`; None wants all. A ValueError says that no fault gets these."""
     faults = tuple(fault for fault in SCHEMA_FAULTS if codes is None or fault.code in codes)
     if not faults:
         raise ValueError(f"no schema is drawn that gets {', '.join(sorted(codes or ()))}")
@@ -125,10 +107,7 @@ def broken_schemas(
 
 
 def first_diagnostic(xml: str, folder: Mapping[str, str] | None = None) -> Diagnostic | None:
-    """Return the first diagnostic of a schema up to its layout, warnings included, or None.
-
-    Warnings that drawn schemas may have come last.
-    """
+    """Return the first diagnostic of a schema up to its layout, or None; warnings of drawn schemas come last."""
     try:
         checked = check_schema(parse_schema(xml, folder=folder))
         lay_out(checked, ByteTokenizer())
@@ -167,11 +146,7 @@ def _planted(written: SchemaFiles, fault: Piece, number: int) -> dict[str, str]:
 
 
 def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._Element]:
-    """Yield the elements of a document that can get a fault.
-
-    Faults of a whole schema are not put into files, and neither are turns and rules, which may be a fault there
-    themselves.
-    """
+    """Yield the elements of a document that can get a fault; in files, those of whole schemas, turns and rules cannot."""
     is_content = not any(tag in fault.xml for tag in ("<user", "<system", "<assistant", "<rules"))
     if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300" and is_content):
         yield root

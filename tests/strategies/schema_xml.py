@@ -105,10 +105,6 @@ class _Place:
         """Whether only modules are allowed here."""
         return self.element.tag == "union"
 
-    def within(self, element: etree._Element, choices: list[_Choice]) -> _Place:
-        """Return the current position inside a turn or union."""
-        return replace(self, element=element, choices=choices)
-
 
 class _Growth:
     """Writes items one after another, each into the deepest open element that its level allows."""
@@ -195,7 +191,7 @@ class _Growth:
         self._turns_left -= 1
         element = etree.SubElement(place.element, item.role.value)
         append_text(element, self._take_text(item.text))
-        self.stack.append(place.within(element, place.choices))
+        self.stack.append(replace(place, element=element))
 
     def _add_union(self, place: _Place, item: UnionDraft) -> None:
         if len(self.modules) == MAX_MODULES:
@@ -210,7 +206,7 @@ class _Growth:
             element.set("scaffold", item.members[0].name)
         choice = _Choice(needed=item.required)
         place.choices.append(choice)
-        inside = place.within(element, choice.parts)
+        inside = replace(place, element=element, choices=choice.parts)
         self.stack.append(inside)
         depth = len(self.stack)
         for member in item.members[: MAX_MODULES - len(self.modules)]:

@@ -35,17 +35,11 @@ _OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFiles:
-    """A schema as it is written.
-
-    Attributes:
-        xml: The document.
-        files: What it includes, and the texts that it takes by `src`, by their paths.
-        whole: The same schema in one document.
-    """
+    """A schema as it is written."""
 
     xml: str
-    files: Mapping[str, str]
-    whole: str
+    files: Mapping[str, str]  # what it includes, and the texts that it takes by `src`, by their paths
+    whole: str  # the same schema in one document
 
     @property
     def folder(self) -> Mapping[str, str] | None:
@@ -56,29 +50,16 @@ class SchemaFiles:
         """Read and check the schema."""
         return check_schema(parse_schema(self.xml, folder=self.folder))
 
-    @property
-    def report(self) -> str:
-        """The document and its files, to be shown."""
-        return "\n".join((f"schema: {self.xml}", *(f"file {name}: {text}" for name, text in self.files.items())))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWish:
-    """A wish for a file of its own; it is granted if anything fits.
+    """A wish for a file of its own; it is granted if anything fits."""
 
-    Attributes:
-        of_text: Whether the text of a module moves, by `src`, and not neighbouring modules, by `include`.
-        number: Which of the possible places, counted round.
-        deep: Whether the file lies in a folder below.
-        options: What the file says of the whitespace, separator and context of its modules.
-        rules: Whether the rules that speak of nothing else come along.
-    """
-
-    of_text: bool
-    number: int
-    deep: bool
-    options: Mapping[str, str]
-    rules: bool
+    of_text: bool  # the text of a module moves, by `src`, and not neighbouring modules, by `include`
+    number: int  # which of the possible places, counted round
+    deep: bool  # whether the file lies in a folder below
+    options: Mapping[str, str]  # what the file says of the whitespace, separator and context of its modules
+    rules: bool  # whether the rules that speak of nothing else come along
 
 
 def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
@@ -194,9 +175,19 @@ class _Division:
                     self._twins[module].set(key, value)
         file = etree.Element("schema", {"name": "s"} | options)
         rules = _rules_about(self._documents[name], modules) if wish.rules and not _path_of(run.parent) else []
-        href = self._free_name("part", "xml", deep=wish.deep and not _names_files(items))
-        _replace(run, file, href)
-        _move_rules(rules, file)
+        names_files = any(
+            each.get("href") or each.get("src") for item in items for each in item.iter("include", "module")
+        )
+        href = self._free_name("part", "xml", deep=wish.deep and not names_files)
+        include = etree.Element("include", href=href)
+        include.tail, items[-1].tail = items[-1].tail, None
+        run.parent.insert(run.start, include)
+        file.extend(items)
+        if rules:
+            old = rules[0].getparent()
+            etree.SubElement(file, "rules").extend(rules)
+            if not len(old):
+                old.getparent().remove(old)
         self._documents[join(dirname(name), href)] = file
 
     def _free_name(self, stem: str, suffix: str, *, deep: bool) -> str:
@@ -250,10 +241,6 @@ def _targets(item: etree._Element) -> Iterator[str]:
                 yield word[1:] if word.startswith("/") else f"{owner}/{word}".removeprefix("/")
 
 
-def _names_files(items: Iterable[etree._Element]) -> bool:
-    return any(each.get("href") or each.get("src") for item in items for each in item.iter("include", "module"))
-
-
 def _path_of(element: etree._Element | None) -> str:
     if element is None:
         return ""
@@ -265,21 +252,3 @@ def _rules_about(root: etree._Element, modules: Iterable[etree._Element]) -> lis
     """Return the rules of a document that name only these modules and their descendants."""
     tops = {_path_of(module) for module in modules}
     return [rule for rule in root.iterfind("rules/*") if _leads_to([rule], tops)]
-
-
-def _replace(run: _Run, file: etree._Element, href: str) -> None:
-    """Move a run into a file, and write an include in its place."""
-    include = etree.Element("include", href=href)
-    items = run.items
-    include.tail, items[-1].tail = items[-1].tail, None
-    run.parent.insert(run.start, include)
-    file.extend(items)
-
-
-def _move_rules(rules: Sequence[etree._Element], file: etree._Element) -> None:
-    if not rules:
-        return
-    old = rules[0].getparent()
-    etree.SubElement(file, "rules").extend(rules)
-    if old is not None and not len(old):
-        old.getparent().remove(old)  # type: ignore[union-attr] # it stood in the document

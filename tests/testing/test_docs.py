@@ -1,9 +1,11 @@
-"""The worked example of docs/testing.md runs as the page shows it."""
+"""The examples of docs/testing.md run as the page shows them."""
 
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +56,16 @@ def test_the_mend_mends(pytester: pytest.Pytester) -> None:
     old = next(each for each in schema.splitlines() if 'name="refund"' in each)
 
     run(pytester, schema.replace(f"{old}\n", line)).assert_outcomes(passed=1)
+
+
+@pytest.mark.long
+def test_the_example_of_fidelity_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the page passes for the schema of the page, with the demo model."""
+    monkeypatch.setattr(import_module("promptcache.fidelity.measure"), "MIN_ROUNDS", 1)
+    (code,) = blocks("python", "Fidelity")
+    (tmp_path / "shop.xml").write_text(blocks("xml")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+
+    names["test_reuse_is_good_enough"]()

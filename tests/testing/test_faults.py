@@ -1,6 +1,8 @@
-"""Schemas and prompts with one fault each: each reports its fault first, in its place."""
+"""Schemas and prompts with one fault each report it first, in its place; a reported prompt is the smallest."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,12 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import Diagnostic, PromptError
 from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
 from promptcache.layout import lay_out, make_plan, run_variants
-from promptcache.testing import ByteTokenizer
+from promptcache.testing import ByteTokenizer, PromptCase, Subject, check_prompts
 from tests import strategies
 from tests.conftest import law_examples
+from tests.laws.laws import BrokenLaw, level_is_right, tokens_are_in_place
+from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
+from tests.planted.registry import FAULTS
 from tests.strategies import BrokenSchema, InvalidPrompt, SchemaFiles, broken_schemas, schema_faults
 from tests.strategies.pieces import CARET
 from tests.strategies.prompt_faults import CODE_OF
@@ -43,7 +48,7 @@ def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:
 @given(broken=broken_schemas())
 def test_faults_of_schemas_are_reported_first_and_in_place(broken: BrokenSchema) -> None:
     """Every broken schema gets the code of its fault first, at the fault's file, line and column."""
-    first = schema_faults.first_diagnostic(broken.xml, broken.folder)
+    first = schema_faults.first_diagnostic(broken.xml, broken.files or None)
 
     assert first is not None
     place = (first.span.source, first.span.line, first.span.column)
@@ -110,3 +115,37 @@ def test_codes_that_are_never_made_are_refused() -> None:
         strategies.invalid_prompts(rich, codes=["PC999", "PC203"])
     with pytest.raises(ValueError, match="no schema is drawn that gets PC004"):
         broken_schemas(codes=["PC004"])
+
+
+DESK = """
+<schema name="desk" positions="fixed">
+  <module name="tone"><union default="calm"><module name="calm">Calm.</module><module name="brisk">Brisk.</module></union></module>
+  <module name="policy">Terms <parameter name="days" length="4" default="ten"/> long.
+    <module name="region"><union><module name="eu">EU.</module><module name="uk">UK.</module></union></module>
+  </module>
+  <module name="client" requires="policy">For <parameter name="who" length="5" required="true" placeholder="Ada"/>.</module>
+</schema>
+"""
+PLANTED = {
+    "a slot is one position short": (tokens_are_in_place, "<policy/>"),
+    "a slot's default is not applied": (tokens_are_in_place, "<policy/>"),
+    "the boundary tokens stay at their places": (tokens_are_in_place, '<policy days=""/>'),
+    "added text starts one position late": (tokens_are_in_place, "a"),
+    "union members are laid out one after another": (tokens_are_in_place, "<policy/>"),
+    "every answer is called exact": (level_is_right, '<policy days=""/>'),
+}
+"""The law that a fault breaks, and the smallest prompt that shows it."""
+
+
+@pytest.mark.parametrize(("name", "law", "prompt"), [(name, *each) for name, each in PLANTED.items()], ids=PLANTED)
+def test_planted_faults_shrink_to_the_smallest_prompt(
+    name: str, law: Callable[[PromptCase], None], prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each fault planted into the engine, the note of the error is the smallest prompt that breaks the law."""
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    fault.plant(monkeypatch)
+
+    with pytest.raises(BrokenLaw) as caught:
+        check_prompts(Subject(checked(DESK), ByteTokenizer()), law, max_examples=500)
+
+    assert caught.value.__notes__[0].startswith(f'prompt: <prompt schema="desk">{prompt}</prompt>\n')

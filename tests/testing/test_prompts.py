@@ -1,19 +1,22 @@
-"""Random prompts: valid, in every form of the language, and simplest when they shrink."""
+"""Random schemas and prompts: valid, in every form of the language, and simplest when they shrink."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hypothesis import Phase, find, given, settings
+from hypothesis import Phase, example, find, given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import parse_prompt, resolve_prompt
+from promptcache.language import CheckedSchema, Context, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import lay_out
 from promptcache.testing import ByteTokenizer, arguments
 from promptcache.testing.selection import distinct_selections, list_selections
 from tests import strategies
 from tests.conftest import law_examples
 from tests.layout.samples import plan_selection
-from tests.testing.features import PROMPT_FEATURES, prompt_features
+from tests.strategies.schema_faults import WARNINGS_OF_DRAWN
+from tests.strategies.schema_xml import MAX_MODULES
+from tests.testing.features import PROMPT_FEATURES, SCHEMA_FEATURES, prompt_features, schema_features
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE, checked
 
@@ -98,3 +101,33 @@ def test_selections_beyond_listing_shrink() -> None:
     found = find(strategies.selections(wide), lambda selection: "m7" in selection, settings=SEARCH)
 
     assert found in ({"m7", "one"}, {"m7", "two"})
+
+
+@settings(max_examples=law_examples())
+@given(document=strategies.schema_documents())
+@example(document='<schema name="s"><system>\n\u00a0</system></schema>').via("indentation with a no-break space")
+def test_documents_are_valid_and_small(document: str) -> None:
+    """Every schema checks, each of its modules can be used, and it has at most twelve modules and 250 positions."""
+    schema = check_schema(parse_schema(document))
+
+    assert {warning.code for warning in schema.warnings} <= WARNINGS_OF_DRAWN
+    assert len(schema.modules) <= MAX_MODULES
+    assert lay_out(schema, ByteTokenizer()).stop <= 250
+
+
+def test_every_element_occurs() -> None:
+    """Schemas use every element and attribute of the language, slots in every place of a run, and awkward text."""
+    documents = strategies.schema_documents()
+
+    found = occurring(documents, lambda text: schema_features(text, check_schema(parse_schema(text))), SCHEMA_FEATURES)
+
+    assert found >= SCHEMA_FEATURES, SCHEMA_FEATURES - found
+
+
+@settings(max_examples=law_examples(0.5))
+@given(schema=strategies.exact_schemas())
+def test_exact_schemas_have_one_selection(schema: CheckedSchema) -> None:
+    """All modules of an exact schema are always there, cached, and see all that is guaranteed."""
+    assert list_selections(schema) == (frozenset(schema.modules),)
+    assert all(module.cache and module.context is not Context.OWN for module in schema.modules.values())
+    assert not schema.scaffolds
