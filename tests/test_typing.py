@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from mypy import api
 
-import promptcache
-
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 from promptcache import Choice, Completion, ContextLengthExceeded, Engine, InvalidGeneration, Prompt, PromptError, Usage
@@ -71,8 +69,3 @@ def test_values_have_the_type_of_the_output(tmp_path: Path, monkeypatch: pytest.
     found = errors(tmp_path)
     assert len(found) == len(("days", "streamed", "ask"))
     assert all('"int' in each for each in found)
-
-
-def test_every_public_name_can_be_imported() -> None:
-    """They are loaded when they are first used."""
-    assert [name for name in promptcache.__all__ if getattr(promptcache, name).__name__ != name] == []

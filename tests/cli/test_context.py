@@ -58,16 +58,6 @@ def test_templates_that_a_schema_includes_have_values(words: str, command: Comma
     assert command(*words.split()).exit_code == 1
 
 
-def test_a_template_says_what_its_document_says(command: Command) -> None:
-    """A prompt made by a template gives the text that it would give if it were written out."""
-    Path("why.xml").write_text('<prompt schema="notes"><tides/>Why?</prompt>')
-
-    rendered = command("render", "why.xml.j2", "--context", "values.json").stdout
-
-    assert rendered == command("render", "why.xml", "--schema", "plain/notes.xml").stdout
-    assert "Low < high." in rendered
-
-
 def test_lines_of_included_files_are_shown(command: Command) -> None:
     """A fault in an included file is shown with that file's line, and with the include that led there."""
     Path("part.xml").write_text('<schema name="part">\n  <module name="a" require="b"/></schema>')

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from promptcache.cli.documents import replace_file
 from tests.cli.conftest import Command
 
 LOOSE = '<schema name="s"><module name="a">Two.</module></schema>'
@@ -70,23 +68,10 @@ def test_mode_line_ends_and_mark_are_kept(command: Command, loose: Path) -> None
     assert link.is_symlink()
 
 
-def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk, the old file stays, no temporary file is left, and the error names the file."""
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space") as refused:
-        replace_file(loose, b"new")
-    assert refused.value.filename == str(loose)
-    assert [path.read_text(encoding="utf-8") for path in loose.parent.iterdir()] == [LOOSE]
-
-
 def test_a_file_that_cannot_be_written_hinders_no_other(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text and JSON report for each file whether it was written, unchanged, or failed with a reason."""
+    """Text and JSON say whether each file was written, is unchanged, or failed; a read-only one is not replaced."""
     names = ("support.xml", "dead.xml", "loose.xml")
     (folder / "loose.xml").write_text(LOOSE, encoding="utf-8")
     before = {name: (folder / name).read_bytes() for name in names}

@@ -34,18 +34,6 @@ def test_tokens_have_a_line_each(command: Command) -> None:
     assert lines[-1].endswith("new: header    prompt")
 
 
-@pytest.mark.parametrize(("separator", "between"), [("", "\n"), ('separator=""', ""), (r'separator=" - "', " - ")])
-@pytest.mark.parametrize("begun", ["Question:", "<user>Question:</user>"])
-def test_what_is_before_the_text_of_a_prompt_is_shown(
-    command: Command, folder: Path, separator: str, between: str, begun: str
-) -> None:
-    """Text continues an open turn, and a schema without turns, after the separator of the schema."""
-    (folder / "ask.xml").write_text(f'<schema name="ask" {separator}>{begun}</schema>', encoding="utf-8")
-    (folder / "why.xml").write_text('<prompt schema="ask">Why?</prompt>', encoding="utf-8")
-
-    assert f"Question:{between}Why?" in command("render", "why.xml").stdout
-
-
 def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
     """On a terminal reused and new text differ in colour, and control characters of an argument are replaced."""
     (folder / "odd.xml").write_text('<prompt schema="travel"><plan days="&#155;2J"/><miami/></prompt>')

@@ -73,13 +73,6 @@ def test_answer_has_a_json_schema(command: Command) -> None:
     assert json.loads(result.stdout)["days"] in (True, False)
 
 
-def test_settings_of_later_answers_are_no_options(command: Command) -> None:
-    """`run` gives one answer, so history and promotion have no effect; `chat` has them."""
-    for word in ("--promote", "--no-history"):
-        assert word not in command("run", "--help").stdout
-        assert word in command("chat", "--help").stdout
-
-
 SCHEMA = checked("""<schema name="s"><parameter name="tone" length="9"/>
   <module name="files"><module name="unit.py"><parameter name="lines" length="9"/></module></module>
   <module name="plan"><parameter name="days" length="9"/><parameter name="note" length="9"/></module>

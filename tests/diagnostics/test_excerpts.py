@@ -105,11 +105,6 @@ def test_long_line_is_cut_around_the_place() -> None:
     assert excerpt[underline.index("^") : underline.rindex("^") + 1] == "HERE"
 
 
-def test_control_characters_do_not_reach_the_terminal() -> None:
-    """Control characters of a document do not reach the terminal."""
-    assert "\x1b" not in "".join(shown(fault(Span("s", 1, 1, 1, 2)), s="\x1b[31mred"))
-
-
 def test_words_that_the_message_says_are_not_repeated() -> None:
     """Related places do not repeat the text of the message or the diagnostic's own place."""
     here, other = Span("s", 1, 1, 1, 2), Span("s", 2, 1, 2, 2)

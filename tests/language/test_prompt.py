@@ -71,7 +71,7 @@ def test_a_prompt_without_a_document_has_a_text():
 
 
 def test_a_file_and_its_text_are_one_prompt(tmp_path):
-    """`from_file` reads what `str` writes; the places are those of the file."""
+    """`from_file` reads what `str` writes; the places are those of the file, also in diagnostics."""
     prompt = Prompt("travel").use("miami").user("Where?")
     path = tmp_path / "p.xml"
     path.write_text(str(prompt))
@@ -79,6 +79,9 @@ def test_a_file_and_its_text_are_one_prompt(tmp_path):
     found = Prompt.from_file(path)
     assert found == prompt
     assert found.messages[0].span.source == str(path)
+    path.write_text("<prompt/>")
+    with pytest.raises(PromptError, match=re.escape(f"{path}:1:2: PC104")):
+        Prompt.from_file(path)
 
 
 def test_the_builder_writes_what_the_document_says():
@@ -128,14 +131,6 @@ def test_bare_text_stands_alone():
 def test_xml_is_refused_where_it_cannot_hold_a_text(prompt):
     """A character that XML cannot represent gives a diagnostic, not a malformed document."""
     assert codes(faults(PromptError, prompt.to_xml)) == ["PC011"]
-
-
-def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
-    """Faults of a file have its path."""
-    path = tmp_path / "prompt.xml"
-    path.write_text("<prompt/>", encoding="utf-8")
-    with pytest.raises(PromptError, match=re.escape(f"{path}:1:2: PC104")):
-        Prompt.from_file(path)
 
 
 def test_faults_inside_an_unusable_reference_are_reported_too() -> None:

@@ -50,11 +50,6 @@ USES: tuple[dict[str, Any], ...] = (
 TURNS: tuple[tuple[str, ...], ...] = (("Go",), ("Go on, please. " * 5,), ("Go", "Yes", "And then?"), ("Ünö →",))
 
 
-def document(version: str) -> str:
-    """Return the schema in one of its versions."""
-    return SCHEMA.format(version)
-
-
 def messages(turns: tuple[str, ...]) -> list[dict[str, str]]:
     """Return the messages of a chat."""
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
@@ -64,7 +59,6 @@ def messages(turns: tuple[str, ...]) -> list[dict[str, str]]:
 class Question:
     """A request with its answers: one for each version of the schema, or one under None."""
 
-    path: str
     body: dict[str, Any]
     answers: dict[str | None, tuple[str, str]]
 
@@ -75,29 +69,24 @@ def questions() -> list[Question]:
     engines: dict[str | None, Engine] = {}
     for version in VERSIONS:
         engines[version] = Engine(MODEL, TOKENIZER, history=False)
-        engines[version].add_schema(document(version))
+        engines[version].add_schema(SCHEMA.format(version))
     plain = engines[VERSIONS[0]]
     for index, turns in enumerate(TURNS):
         length = 4 + 3 * index
         greedy = {"model": "tiny", "temperature": 0, "max_tokens": length}
         made = plain.generate(messages(turns), max_new_tokens=length, do_sample=False)
         body = {**greedy, "messages": messages(turns)}
-        found.append(Question(CHATS, body, {None: (made.text, str(made.finish_reason))}))
+        found.append(Question(body, {None: (made.text, str(made.finish_reason))}))
         for use in USES:
-            prompt = Prompt("s")
+            prompt = Prompt.from_messages("s", messages(turns))
             for path, arguments in use.items():
                 prompt = prompt.use(path, **arguments)
-            prompt = Prompt(
-                "s",
-                references=prompt.references,
-                messages=Prompt.from_messages("s", messages(turns)).messages,
-            )
             answers: dict[str | None, tuple[str, str]] = {}
             for version in VERSIONS:
                 made = engines[version].generate(prompt, max_new_tokens=length, do_sample=False)
                 answers[version] = made.text, str(made.finish_reason)
             body = {**greedy, "messages": messages(turns), "prompt_cache": {"schema": "s", "use": use}}
-            found.append(Question(CHATS, body, answers))
+            found.append(Question(body, answers))
     return found
 
 
@@ -110,19 +99,14 @@ def resident_bytes() -> int:
 
 @dataclass
 class Load:
-    """Random requests on a server.
-
-    Attributes:
-        outcomes: How many requests ended how.
-        rss: Resident bytes of this process, at each hundredth of the requests.
-    """
+    """Random requests on a server."""
 
     served: Served
     questions: list[Question]
     total: int
     random: random.Random
-    outcomes: Counter[str] = field(default_factory=Counter)
-    rss: list[int] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)  # how many requests ended how
+    rss: list[int] = field(default_factory=list)  # resident bytes of this process, at each hundredth of the requests
 
     async def run(self) -> None:
         """Send all requests, several at a time."""
@@ -155,7 +139,7 @@ class Load:
         admin = {**self._key("root"), "content-type": "application/xml"}
         if self.random.random() < 0.2:
             await client.delete(PLACE, headers=admin)
-        made = await client.put(PLACE, content=document(self.random.choice(VERSIONS)), headers=admin)
+        made = await client.put(PLACE, content=SCHEMA.format(self.random.choice(VERSIONS)), headers=admin)
         assert made.status_code in (200, 201), made.text
         if self.random.random() < 0.5:
             assert (await client.post(f"{PLACE}/warm", headers=admin)).status_code in (200, 404)
@@ -174,13 +158,11 @@ class Load:
         self.outcomes["left"] += 1
         if self.random.random() < 0.5:
             try:
-                await asyncio.wait_for(
-                    client.post(question.path, json=body, headers=self._key()), self.random.random() * 0.05
-                )
+                await asyncio.wait_for(client.post(CHATS, json=body, headers=self._key()), self.random.random() * 0.05)
             except TimeoutError:
                 return
         number = self.random.randrange(6)
-        async with client.stream("POST", question.path, json={**body, "stream": True}, headers=self._key()) as answer:
+        async with client.stream("POST", CHATS, json={**body, "stream": True}, headers=self._key()) as answer:
             async for _ in answer.aiter_lines():
                 number -= 1
                 if number < 0:
@@ -191,7 +173,7 @@ class Load:
         question = self.random.choice(self.questions)
         stream, number = self.random.random() < 0.5, self.random.choice((1, 1, 1, 2))
         body = {**question.body, "stream": stream, "n": number}
-        response = await client.post(question.path, json=body, headers=self._key())
+        response = await client.post(CHATS, json=body, headers=self._key())
         if response.status_code != 200:
             code = response.json()["error"]["code"]
             assert code in ("queue_full", "queue_tokens_full", "schema_not_found"), response.text
@@ -218,7 +200,7 @@ def check_nothing_is_left(served: Served) -> None:
 def test_soak(total: int) -> None:
     """Each answer is that of the version it names; no row, task, connection or memory is left at the end."""
     engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES))
-    engine.add_schema(document(VERSIONS[0]))
+    engine.add_schema(SCHEMA.format(VERSIONS[0]))
     keys = ApiKeys(clients=digests(KEYS), admins=digests(["root"]))
     settings = ServerSettings(
         served_model_name="tiny", max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300

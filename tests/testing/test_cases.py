@@ -117,14 +117,12 @@ def faulty_prompts(schema: str, tokenizer: Tokenizer | None = None) -> st.Search
 @pytest.mark.parametrize("draw", [prompts, pairs, faulty_prompts])
 def test_values_are_measured_in_tokens(draw: Callable[..., st.SearchStrategy[object]]) -> None:
     """All strategies for prompts draw every choice that a slot holds in tokens, even if it is longer in bytes."""
-    drawn = draw(TRIP)
     chosen = {"business class", "first class"}
 
-    found = occurring(
-        drawn, lambda case: [each for each in (*chosen, "x" * 9) if f'class="{each}"' in str(case)], chosen
-    )
+    def classes(case: object) -> list[str]:
+        return [each for each in (*chosen, "x" * 9) if f'class="{each}"' in str(case)]
 
-    assert found == chosen
+    assert occurring(draw(TRIP), classes, chosen) == chosen
 
 
 @pytest.mark.parametrize(
@@ -134,13 +132,7 @@ def test_choices_that_fit_nowhere_are_told(attributes: str) -> None:
     """If a slot can hold none of its choices, the functions that need one name the slot."""
     xml = f'<schema name="s"><parameter name="pace" length="1" required="true" {attributes}/></schema>'
 
-    everything: list[Callable[..., object]] = [
-        prompts,
-        pairs,
-        faulty_prompts,
-        lambda *a, **k: list(all_prompts(*a, **k)),
-    ]
-    for needs_one in everything:
+    for needs_one in (prompts, pairs, faulty_prompts, lambda *a, **k: list(all_prompts(*a, **k))):
         with pytest.raises(ValueError, match=r"'pace'.* of length 1"):
             needs_one(xml, tokenizer=ByteTokenizer())
 
@@ -287,9 +279,8 @@ def test_days_are_dates(case):
 
 def test_patterns_are_drawn_in_a_fresh_checkout(tmp_path: Path) -> None:
     """The property test of docs/testing.md passes with default settings where Hypothesis has no tables on disk yet."""
-    schema = (
-        '<schema name="s"><parameter name="day" length="20" required="true" pattern="\\d{4}-\\w\\S[^\\W_]"/></schema>'
-    )
+    slot = '<parameter name="day" length="20" required="true" pattern="\\d{4}-\\w\\S[^\\W_]"/>'
+    schema = f'<schema name="s">{slot}</schema>'
     test = tmp_path / "test_fresh.py"
     test.write_text(FRESH.format(schema=schema), encoding="utf-8")
     places = {"HYPOTHESIS_STORAGE_DIRECTORY": "storage", "HOME": "home", "XDG_CACHE_HOME": "cache"}

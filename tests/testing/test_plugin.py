@@ -106,28 +106,25 @@ def test_a_template_without_its_values_fails(pytester: pytest.Pytester, folder: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [(None, "*values.json: *No such file*"), ("{", "*values.json: *line 1*"), ("[]", "*values.json: an object*")],
+    ("text", "options", "told"),
+    [
+        (None, ["--promptcache=schemas"], "*values.json: *No such file*"),
+        ("{", ["--promptcache=schemas"], "*values.json: *line 1*"),
+        ("[]", ["--promptcache=schemas"], "*values.json: an object*"),
+        ("{}", [], "is for templates*--promptcache=FOLDER*"),
+    ],
 )
-def test_values_that_are_none_are_refused(pytester: pytest.Pytester, folder: Path, text: str | None, told: str) -> None:
-    """A file of values that is missing or holds none is a mistake in the command, and no test runs."""
+def test_values_that_are_none_are_refused(
+    pytester: pytest.Pytester, folder: Path, text: str | None, options: list[str], told: str
+) -> None:
+    """A file of values that is missing, holds none or is for no folder is a mistake in the command; no test runs."""
     if text is not None:
         pytester.path.joinpath("values.json").write_text(text)
 
-    result = run(pytester, "--promptcache=schemas", "--promptcache-context=values.json")
+    result = run(pytester, *options, "--promptcache-context=values.json")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--promptcache-context {told}"])
-
-
-def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
-    """Values that no template can be there for are a mistake in the command."""
-    pytester.path.joinpath("values.json").write_text("{}")
-
-    result = run(pytester, "--promptcache-context=values.json")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--promptcache-context is for templates*--promptcache=FOLDER*"])
 
 
 def test_schemas_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
