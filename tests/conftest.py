@@ -163,12 +163,7 @@ def _own_objects() -> None:
 
 
 def law_examples(share: float = 1.0, thorough: float | None = None) -> int:
-    """Return the number of examples of a law in this run.
-
-    Args:
-        share: For laws with examples that cost more.
-        thorough: The share in thorough runs, if it is another one.
-    """
+    """Return the number of examples of a law in this run; a law whose examples cost more has a share of them."""
     if thorough is not None and _AMOUNT == "thorough":
         share = thorough
     return max(5, int(share * _LAW_EXAMPLES[_AMOUNT]))

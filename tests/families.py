@@ -101,10 +101,8 @@ def random_model(
 ) -> PreTrainedModel:
     """Return a random model of `family` whose weights are scaled up, so that wrong positions and masks show.
 
-    With the usual small random weights attention is nearly uniform and hides them.
-
-    Args:
-        changes: Fields of the configuration with other values than those of the family.
+    With the usual small random weights attention is nearly uniform and hides them. `changes` are fields of its
+    configuration with other values.
     """
     name, fields = {**FAMILIES, **REFUSED}[family]
     config = getattr(transformers, name)(**{**_BASE, **fields, **changes})

@@ -36,14 +36,10 @@ def without_network(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 
 @dataclass
 class FakeHub:
-    """A server that has one model.
-
-    Attributes:
-        requests: Method and path of each request so far.
-    """
+    """A server that has one model."""
 
     url: str
-    requests: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)  # method and path of each request so far
 
     def environment(self, home: Path) -> dict[str, str]:
         """Return the environment variables of a process that uses this hub."""

@@ -112,10 +112,7 @@ def test_an_engine_takes_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("owner", "name", "good", "bad"), ON_COMMANDS)
 def test_options_are_the_settings(owner: type, name: str, good: object, bad: object) -> None:
-    """An option takes the values of its field, from the environment too, and has its default.
-
-    Others are refused with what is expected.
-    """
+    """An option takes the values of its field, also from the environment, has its default, and refuses others."""
     found: list[Any] = []
 
     @click.command(context_settings={"auto_envvar_prefix": "X"})
@@ -143,10 +140,9 @@ def test_options_are_the_settings(owner: type, name: str, good: object, bad: obj
 
 @pytest.mark.parametrize("name", ["run", "chat", "serve"])
 def test_commands_that_answer_have_the_settings(name: str) -> None:
-    """Every command that answers prompts has all settings of an engine as options.
+    """Commands that answer have all settings of an engine, and those of a server or of answers.
 
-    `serve` has those of a server as well, and promotes by default; `run` and `chat` have the options of answers. `run`
-    gives one answer, for which an earlier one cannot matter.
+    `serve` promotes by default. `run` gives one answer, for which an earlier one cannot matter.
     """
     command = app.get_command(click.Context(app), name)
     assert command is not None

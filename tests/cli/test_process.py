@@ -31,9 +31,10 @@ COMMANDS = [
 
 
 def test_commands_without_a_model_load_neither_torch_nor_transformers() -> None:
-    """Commands that need no model do not import torch."""
+    """Neither commands that need no model, nor those that serve, import torch before there is a model."""
     code = f"""
 import sys
+import promptcache.cli.serve, promptcache.scale.ray_proxy
 from promptcache.cli.app import app
 for command in {COMMANDS}:
     try:

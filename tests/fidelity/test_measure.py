@@ -8,11 +8,11 @@ import pytest
 
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
-from promptcache.fidelity import Setting, measure_fidelity
-from promptcache.fidelity.measure import DEFAULT_QUESTION, random_prompts
-from promptcache.language import check_schema, parse_schema
+from promptcache.fidelity import Fidelity, Setting, measure_fidelity
+from promptcache.fidelity.prompts import DEFAULT_QUESTION, random_prompts
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.language.documents import checked
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +41,15 @@ def schema(modules: str, *prompts: str, attributes: str = ' repair="slots"') -> 
     return f'<schema name="s"{attributes}>{modules}{examples}</schema>'
 
 
-def settings(*names: str) -> list[Setting]:
-    return [Setting.named(name) for name in names]
+def measured(engine: Engine, text: str, *names: str, max_new_tokens: int = PLACES) -> Fidelity:
+    """Compare the settings of these names over the examples of a schema."""
+    chosen = [Setting.named(name) for name in names]
+    return measure_fidelity(engine, text, num_prompts=0, max_new_tokens=max_new_tokens, settings=chosen)
 
 
 def test_exact_settings_are_plain_prefill(engine: Engine) -> None:
     """Computed again or promoted, a prompt has no distance and is exact; as it is, it has one."""
-    found = measure_fidelity(
-        engine,
-        schema(MODULES, PROMPT),
-        num_prompts=0,
-        max_new_tokens=PLACES,
-        settings=settings("repair=all", "promoted"),
-    )
+    found = measured(engine, schema(MODULES, PROMPT), "repair=all", "promoted")
 
     assert [each.name for each in found.settings] == ["as it is", "repair=all", "promoted"]
     assert found.as_it_is.divergence.value > 1e-4
@@ -66,9 +62,7 @@ def test_exact_settings_are_plain_prefill(engine: Engine) -> None:
 def test_plain_prefill_has_no_distance_from_itself(engine: Engine) -> None:
     """A schema that caches nothing is ordinary prefill under every setting: it has no distance, and they are one."""
     uncached = MODULES.replace("<module ", '<module cache="false" ')
-    found = measure_fidelity(
-        engine, schema(uncached, PROMPT), num_prompts=0, max_new_tokens=PLACES, settings=settings("repair=all")
-    )
+    found = measured(engine, schema(uncached, PROMPT), "repair=all")
 
     assert [each.name for each in found.settings] == ["as it is"]
     assert found.as_it_is.divergence.value < NOISE
@@ -78,7 +72,7 @@ def test_plain_prefill_has_no_distance_from_itself(engine: Engine) -> None:
 def test_one_prompt_is_an_audit(engine: Engine) -> None:
     """The distance of a schema with one prompt is that of `Engine.audit`."""
     text = schema(MODULES, PROMPT)
-    found = measure_fidelity(engine, text, num_prompts=0, max_new_tokens=PLACES, settings=())
+    found = measured(engine, text)
     engine.add_schema(text)
     audit = engine.audit(PROMPT, max_new_tokens=PLACES)
 
@@ -89,14 +83,8 @@ def test_one_prompt_is_an_audit(engine: Engine) -> None:
 
 def test_stored_bytes_are_those_of_a_warm_schema(engine: Engine) -> None:
     """The stored bytes are those of an engine that is warm and has answered the prompt, also for a changed attribute."""
-    measured = measure_fidelity(
-        engine,
-        schema(MODULES, PROMPT),
-        num_prompts=0,
-        max_new_tokens=1,
-        settings=settings("context=guaranteed", "promoted"),
-    )
-    sizes = {each.name: each.nbytes for each in measured.settings}
+    compared = measured(engine, schema(MODULES, PROMPT), "context=guaranteed", "promoted", max_new_tokens=1)
+    sizes = {each.name: each.nbytes for each in compared.settings}
     for name, attributes in (("as it is", ""), ("context=guaranteed", ' context="guaranteed"')):
         own = Engine(tiny_model(), ByteTokenizer(), history=False)
         own.add_schema(schema(MODULES, attributes=f'{attributes} repair="slots"'))
@@ -111,13 +99,9 @@ def test_settings_without_effect_are_left_out(engine: Engine) -> None:
     """What the schema states already, and what changes no encoding and no plan, is not compared."""
     one = '<module name="a" required="true">alpha</module>'
     alone = measure_fidelity(engine, schema(one, '<prompt schema="s"><a/>?</prompt>'), num_prompts=0, max_new_tokens=1)
-    stated = measure_fidelity(
-        engine,
-        schema(MODULES, PROMPT, attributes=' context="guaranteed" repair="first-8"'),
-        num_prompts=0,
-        max_new_tokens=1,
-        settings=settings("context=guaranteed", "repair=first-8", "context=previous"),
-    )
+    stating = schema(MODULES, PROMPT, attributes=' context="guaranteed" repair="first-8"')
+    names = ("context=guaranteed", "repair=first-8", "context=previous")
+    stated = measured(engine, stating, *names, max_new_tokens=1)
 
     assert [each.name for each in alone.settings] == ["as it is"]
     assert [each.name for each in stated.settings] == ["as it is", "context=previous"]
@@ -127,13 +111,7 @@ def test_settings_without_effect_are_left_out(engine: Engine) -> None:
 def test_a_refused_setting_is_left_out_with_its_reason(engine: Engine) -> None:
     """With fixed positions the schema needs more positions than the model has; the rest is measured."""
     modules = MODULES.replace('name="a"', 'name="a" reserve="4090"')
-    found = measure_fidelity(
-        engine,
-        schema(modules, PROMPT),
-        num_prompts=0,
-        max_new_tokens=2,
-        settings=settings("positions=fixed", "repair=all"),
-    )
+    found = measured(engine, schema(modules, PROMPT), "positions=fixed", "repair=all", max_new_tokens=2)
 
     assert [name for name, _ in found.refused] == ["positions=fixed"]
     assert "4096" in found.refused[0][1].replace(",", "")
@@ -157,11 +135,10 @@ def test_random_prompts_follow_their_seed() -> None:
         f'<module name="{name}">x <parameter name="p" length="9" required="true"/></module>' for name in "abcd"
     )
     examples = ['<prompt schema="s">Who?</prompt>', '<prompt schema="s"><user>When?</user></prompt>']
-    checked = check_schema(parse_schema(schema(modules, *examples)))
-    bare = check_schema(parse_schema(schema(modules)))
+    full, bare = checked(schema(modules, *examples)), checked(schema(modules))
 
     def drawn(seed: int) -> list[str]:
-        return [each.xml for each in random_prompts(checked, ByteTokenizer(), 6, seed)]
+        return [each.xml for each in random_prompts(full, ByteTokenizer(), 6, seed)]
 
     assert len(drawn(0)) == 6
     assert drawn(0) == drawn(0) != drawn(1)
@@ -177,8 +154,7 @@ def test_random_prompts_name_members() -> None:
     text = schema(f'{MODULES}<collection name="k" {limits}>{members}</collection>')
 
     for each in (text, text.replace("</schema>", f"{rules}</schema>")):
-        checked = check_schema(parse_schema(each))
-        drawn = [prompt.selection.members for prompt in random_prompts(checked, ByteTokenizer(), 20, 1)]
+        drawn = [prompt.selection.members for prompt in random_prompts(checked(each), ByteTokenizer(), 20, 1)]
         assert len(drawn) > 5
         assert all(len(found) in (2, 3) for found in drawn)
         assert ({"k/m0", "k/m1"} <= set.intersection(*map(set, drawn))) is (each is not text)
@@ -188,11 +164,13 @@ def test_random_prompts_of_many_modules() -> None:
     """Selections that are too many to be listed are drawn module by module, and are valid and different, too."""
     names = "bcdefghijklmn"  # 2^13 selections without the rule
     modules = "".join(f'<module name="{name}">{name}</module>' for name in names)
-    checked = check_schema(parse_schema(schema(f'<module name="a" requires="n">a</module>{modules}')))
+    large = checked(schema(f'<module name="a" requires="n">a</module>{modules}'))
 
-    drawn = [each.selection.modules for each in random_prompts(checked, ByteTokenizer(), 20, 1)]
+    drawn, again = (
+        [each.selection.modules for each in random_prompts(large, ByteTokenizer(), 20, 1)] for _ in range(2)
+    )
 
-    assert drawn == [each.selection.modules for each in random_prompts(checked, ByteTokenizer(), 20, 1)]
+    assert drawn == again
     assert len(set(drawn)) == len(drawn) > 10
     assert all("n" in each for each in drawn if "a" in each)
     assert any("a" in each for each in drawn)

@@ -41,10 +41,7 @@ def page_of(shown: Any) -> html.HtmlElement:
 @settings(max_examples=law_examples(0.1))
 @given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 def test_every_token_is_drawn_to_scale(data: Any, schema: Any, tokenizer: Any) -> None:
-    """All stretches of the tree are in the SVG and in the page, in order, at their places, in the style of their use.
-
-    The mark where generation starts is at the end of the plan.
-    """
+    """All stretches of the tree are in SVG and page, in order and style, at their places; so is where generation starts."""
     plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
     for shown in (plan, lay_out(schema, tokenizer)):
         root = view(shown)

@@ -73,10 +73,7 @@ def use_of(origin: Origin | None) -> Use:
 @settings(max_examples=law_examples(0.2))
 @given(data=st.data(), schema=SCHEMAS, tokenizer=strategies.TOKENIZERS)
 def test_a_prompt_is_shown_as_what_it_is(data: Any, schema: Any, tokenizer: Any) -> None:
-    """Every token of a plan is shown once, at its position in the prompt, in its module, as what it is.
-
-    A module is present if and only if the prompt uses it. It says what its stored tokens attend to.
-    """
+    """Every token of a plan is shown once, at its position, as what it is, in its module, which says what it attends to."""
     repair = data.draw(st.sampled_from(["none", "slots", "first-2", "all"]))
     layout, selection = lay_out(schema, tokenizer), data.draw(strategies.prompts(schema))
     plan = make_plan(selection, layout, run_variants(layout), tokenizer, Repair.parse(repair))
@@ -138,10 +135,7 @@ def test_a_schema_is_shown_as_it_is_laid_out(schema: Any, tokenizer: Any) -> Non
 
 
 def test_positions_are_those_of_the_prompt() -> None:
-    """With closed positions parts follow one another, with fixed ones they are where the schema has them.
-
-    The members of a collection are in the order of the prompt.
-    """
+    """With closed positions parts and members follow one another; with fixed ones they are where the schema has them."""
     prompt = '<prompt schema="trip"><plan days="three"/><rome/><notes><b/><a/></notes><user>Where to?</user></prompt>'
     plan = plan_of(SCHEMA, prompt)
     fixed = plan_of(SCHEMA.replace('"trip">', '"trip" positions="fixed">').replace(NOTES, ""), PROMPT)

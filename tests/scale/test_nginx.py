@@ -55,14 +55,10 @@ LONG = {**CHAT, "stream": True, "min_tokens": 300, "max_tokens": 300}
 
 @dataclass(frozen=True)
 class Fleet:
-    """nginx before replicas.
-
-    Attributes:
-        replicas: The process of each replica by its address.
-    """
+    """nginx before replicas."""
 
     url: str
-    replicas: dict[str, subprocess.Popen[str]]
+    replicas: dict[str, subprocess.Popen[str]]  # the process of each replica by its address
 
     def client(self) -> httpx.Client:
         """Return a client that sets the header."""
@@ -128,10 +124,7 @@ def mortal(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_a_schema_meets_one_replica_and_schemas_are_spread(fleet: Fleet) -> None:
-    """All requests with one header go to one replica, which has the modules in memory; headers are divided between both.
-
-    Without a header no replica gets all requests.
-    """
+    """Requests with one header go to one replica, which has the modules in memory; others go to both."""
     homes = {name: {fleet.home(name) for _ in range(5)} for name in map(str, range(40))}
     with fleet.client() as client:
         answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(5)]
@@ -213,10 +206,7 @@ def test_a_draining_replica_is_passed_over_and_finishes_its_streams(mortal: Flee
 
 
 def test_requests_go_on_while_a_replica_is_killed_under_load(mortal: Fleet) -> None:
-    """Of requests that are sent while a replica is killed, all are answered: none had its first byte yet.
-
-    Later ones are answered by the other replica. Without any, nginx itself refuses.
-    """
+    """Requests during and after a kill are answered, the later ones by the other replica; without any, nginx refuses."""
     home = mortal.home("travel")
     (other,) = set(mortal.replicas) - {home}
     answers: list[httpx.Response] = []

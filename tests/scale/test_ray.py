@@ -179,10 +179,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def test_a_killed_replica_costs_its_streams_only(url: str) -> None:
-    """Of streams and whole answers under SIGKILL, begun streams of that replica end with an error event.
-
-    Their text until then is right. All else is answered, by the other replica.
-    """
+    """Streams that the killed replica had begun end with an error behind right text; all else is answered."""
     tokens = 96
     whole = expected(range(NUM_STREAMS), tokens)
 
@@ -252,10 +249,7 @@ def test_wrong_arguments_are_named(args: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("num_signals", [1, 2])
 def test_the_command_serves_and_ends(tmp_path: Path, num_signals: int) -> None:
-    """At SIGTERM `promptcache serve --ray` refuses new requests and finishes a running one, which a second one ends.
-
-    Its store has KV then.
-    """
+    """At SIGTERM it refuses new requests and finishes a running one, which a second signal ends; its store has KV."""
     with serving(tmp_path) as (url, running):
         data = body(0, tokens=400, stream=True)
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=data, timeout=60) as answer:

@@ -20,12 +20,9 @@ Part = tuple[Any, Any]
 
 
 def asked(*attempts: Sequence[Part], leaves: bool = False) -> tuple[int | None, bytes, list[bytes]]:
-    """Return status and body that a client gets from a proxy, and the bodies that the proxy got.
+    """Return status and body that a client, which may leave, gets from a proxy, and the bodies that the proxy got.
 
-    Args:
-        attempts: What the proxy sends each time: (type, status) of a head, or (bytes, whether more comes). A proxy
-            whose replica has ended just stops.
-        leaves: Whether the client disconnects after its request.
+    In each attempt the proxy sends heads, (type, status), and bodies, (bytes, whether more comes), until it just stops.
     """
     sent: list[Message] = []
     bodies: list[bytes] = []

@@ -130,10 +130,7 @@ def test_request_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_slow_reader_is_cancelled() -> None:
-    """A client that is too many tokens behind loses its row, and gets the reason before all other tokens.
-
-    Tokens after the end of the event loop are dropped.
-    """
+    """A client that is too many tokens behind loses its row, and gets the reason before all other tokens."""
     service, tells = ScriptedService(), list[Callable[[RowItem], None]]()
 
     async def read_nothing() -> tuple[int, RowItem]:

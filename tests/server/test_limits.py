@@ -120,10 +120,7 @@ HOSTS = {
 def test_without_keys_only_own_names_are_served(
     engine: Engine, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the name of another site there is no answer, so its pages cannot read any; health has one.
-
-    With keys any name is served: a page of another site has no key.
-    """
+    """Under the name of another site only health answers, so its pages cannot read any; with keys any name is served."""
     app = scripted(engine, ScriptedService(), monkeypatch, allow_host=["gpu.example"])
 
     async def ask(client: httpx.AsyncClient) -> dict[str, int]:

@@ -18,6 +18,7 @@ from tests.server.conftest import CHAT, CHATS, QUESTION, Served
 TEXTS, RESPONSES = "/v1/completions", "/v1/responses"
 JSON = {"content-type": "application/json"}
 LONE = "\ud800"
+NO_FORM = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"not": {}}}}
 SET = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"a": {"uniqueItems": True}}}}}
 FUNCTIONS = [{"type": "function", **each["function"]} for each in TOOLS]
 
@@ -35,11 +36,6 @@ def unsupported(param: str | None, said: str, /, **changes: Any) -> Any:
 def modules(param: str | None, said: str = "", /, code: str = "invalid_value", **cache: Any) -> Any:
     """Return a case of the field `prompt_cache`."""
     return bad(param and f"prompt_cache.{param}", said, code, prompt_cache=cache)
-
-
-def schema_format(schema: object) -> dict[str, Any]:
-    """Return a `response_format` of a JSON schema."""
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 def of_user(content: object) -> list[dict[str, Any]]:
@@ -91,7 +87,7 @@ OF_CHATS = [
     bad("tool_choice", tool_choice="get_weather"),
     bad("response_format.type", response_format={"type": "grammar"}),
     bad("response_format", response_format={"type": "json_schema"}),
-    bad("response_format", "Unimplemented keys", response_format=schema_format({"not": {}})),
+    bad("response_format", "Unimplemented keys", response_format=NO_FORM),
     bad("logit_bias", logit_bias={"a": 2}),
     bad("logit_bias.1", logit_bias={"1": "2"}),
     bad(None, logit_bias={"999999": 2}),
@@ -233,10 +229,7 @@ FIELDS = {
 
 @pytest.mark.parametrize(("path", "field"), FIELDS.items())
 def test_bodies_are_read_alike_at_all_endpoints(served: Served, path: str, field: str) -> None:
-    """Other content types are 415, broken JSON, a missing field, and text that UTF-8 cannot represent 400 with its place.
-
-    XML stands for a document, so a chat in XML is 415; parameters of the content type change nothing.
-    """
+    """Other content types, and chats in XML, are 415; broken JSON, missing fields, and lone surrogates 400 in place."""
     text = json.dumps(CHAT)
     kinds = [None, "text/plain", "application/vnd.api+json", *(["application/xml"] if path == CHATS else [])]
     other = [served.post(path, content=text, headers={"content-type": each} if each else {}) for each in kinds]
@@ -286,7 +279,7 @@ def test_openais_client_raises_its_own_classes(served: Served, own_server: Serve
     """400, 401, 403 and 404 are classes of the client; an error carries its code and all diagnostics of the prompt."""
 
     def ask(model: str = "demo", at: Served = served, **options: Any) -> None:
-        at.openai().chat.completions.create(model=model, messages=[QUESTION], **options)  # type: ignore[call-overload]
+        at.openai().chat.completions.create(model=model, messages=[QUESTION], **options)
 
     with pytest.raises(openai.BadRequestError) as prompt:
         ask("demo@travel", extra_body={"prompt_cache": {"use": ["maimi", "romee"]}})
@@ -303,7 +296,7 @@ def test_openais_client_raises_its_own_classes(served: Served, own_server: Serve
     with pytest.raises(openai.BadRequestError, match="the chat template of this model writes no tools"):
         ask(at=own_server, tools=TOOLS)
 
-    assert [each["code"] for each in prompt.value.body["diagnostics"]] == ["PC401", "PC401"]  # type: ignore[index]
+    assert [each["code"] for each in prompt.value.body["diagnostics"]] == ["PC401", "PC401"]
     assert schema.value.param == "prompt_cache.schema"
     codes = ["PC401", "invalid_api_key", "model_not_found", "schema_not_found"]
     assert [each.value.code for each in (prompt, key, model, schema)] == codes
@@ -319,10 +312,7 @@ METHODS = {
 
 
 def test_paths_and_methods(served: Served) -> None:
-    """An unknown path is named, with where the others are, and 405 lists the methods of a path.
-
-    No redirect sends a prompt to an address that is made of the client's own header. A slash behind the models is allowed.
-    """
+    """An unknown path is named, and not redirected to the client's own header; 405 lists the methods of a path."""
     other = {"host": "elsewhere"}
     unknown = [served.get("/v1/nothing"), served.post(f"{CHATS}/", CHAT, headers=other), served.post(f"{CHATS}x", CHAT)]
     with served.http() as client:
