@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from select import select
 
@@ -177,11 +176,6 @@ main()
         seen, self.got = self.got[: found.end()], self.got[found.end() :]
         return seen
 
-    def wait_for_sleep(self) -> None:
-        """Wait until the command waits for a key: readline sees no signal before."""
-        while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
-            time.sleep(0.01)
-
     def close(self) -> None:
         """End the command."""
         self.process.kill()
@@ -189,20 +183,14 @@ main()
         os.close(self._ours)
 
 
-@pytest.fixture
-def terminal() -> Iterator[_Terminal]:
-    """A chat on a terminal."""
-    made = _Terminal(*CHAT)
-    yield made
-    made.close()
-
-
 PROMPT = r"\x1b\[\?2004h> "  # the prompt, after the code that turns bracketed paste on
 
 
 @pytest.mark.slow
-def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
+def test_a_terminal_has_keys(folder: Path, request: pytest.FixtureRequest) -> None:
     """Ctrl-C stops an answer or clears a line, earlier lines come back, a paste is one entry, and Ctrl-D ends."""
+    terminal = _Terminal(*CHAT)
+    request.addfinalizer(terminal.close)
     terminal.wait_for(rf"chat over travel; /help shows .*\n.*{PROMPT}")
     terminal.type("One?\r")
     terminal.wait_for(r"One\?\s+\x1b\[\?2004l\s+\w+")
@@ -210,7 +198,8 @@ def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
     terminal.wait_for(rf"stopped; the chat is as before this question\s+{PROMPT}")
     terminal.type("half a line")
     terminal.wait_for("half a line")
-    terminal.wait_for_sleep()
+    while psutil.Process(terminal.process.pid).status() != psutil.STATUS_SLEEPING:  # readline sees no signal before
+        time.sleep(0.01)
     terminal.type("\x03")
     terminal.wait_for(PROMPT)
     terminal.type("Two?\r")

@@ -159,17 +159,12 @@ def test_indentation_that_stays_in_the_text_is_a_warning(text: str, where: str, 
         "100\u00a0km, and\n no more",
         "<text>\n    first\n\u00a0second</text>",
         '\n    f(<parameter name="x" length="2"/>)\n    g\n',
+        '<module name="b" whitespace="preserve">\n    first\n\t\tsecond\n</module>',
     ],
 )
 def test_indentation_that_is_meant_is_no_warning(inside: str) -> None:
-    """Relative indentation, no-break spaces inside a line and exact text are not reported."""
+    """Relative indentation, no-break spaces inside a line, exact text and text that keeps all are not reported."""
     assert found(f'<schema name="s"><module name="a">{inside}</module></schema>') == ()
-
-
-def test_other_modes_of_whitespace_are_not_concerned() -> None:
-    """Only `dedent` removes indentation, so other modes have no warning."""
-    text = "\n    first\n\t\tsecond\n"
-    assert found(f'<schema name="s" whitespace="preserve"><module name="a">{text}</module></schema>') == ()
 
 
 A = '<module name="a">A</module>'

@@ -247,10 +247,3 @@ def test_message_of_a_default_is_said_in_python_too() -> None:
 
     with pytest.raises(SchemaError, match="digits only"):
         check_schema(schema)
-
-
-def test_message_without_a_pattern_is_refused() -> None:
-    """A message without a pattern is a fault."""
-    schema = '<schema name="s"><parameter name="n" length="3" message="x"/></schema>'
-    (found,) = faults(SchemaError, checked, schema)
-    assert (found.code, found.span.column, found.help) == ("PC105", 58, 'add pattern="…"')

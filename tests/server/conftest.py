@@ -78,30 +78,20 @@ class Served:
         return self.clients.enter_context(OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30))
 
 
-class _Lines(logging.Handler):
-    """Collects the lines of requests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[dict[str, Any]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line. Loggers below that of requests have others."""
-        if record.name == "promptcache.server":
-            self.lines.append(json.loads(record.getMessage()))
-
-
 @pytest.fixture(autouse=True)
 def _refusals_have_reasons() -> Iterator[None]:
     """In all tests, the line of a refused request has a time, the caller, and the code of its error."""
-    handler, logger = _Lines(), logging.getLogger("promptcache.server")
+    lines: list[dict[str, Any]] = []
+    handler, logger = logging.Handler(), logging.getLogger("promptcache.server")
+    handler.addFilter(lambda record: record.name == logger.name)  # loggers below have other lines
+    handler.emit = lambda record: lines.append(json.loads(record.getMessage()))
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     yield
     logger.removeHandler(handler)
     logger.setLevel(level)
-    refused = [line for line in handler.lines if (line.get("status") or 0) >= 400]
+    refused = [line for line in lines if (line.get("status") or 0) >= 400]
     assert [line for line in refused if not {"time", "caller", "error"} <= line.keys()] == []
 
 

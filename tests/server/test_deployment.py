@@ -24,6 +24,13 @@ FOLDER = ROOT / "examples" / "serving"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 OPTIONS = {option: each.name for each in command.params for option in each.opts}
 CONFIG = tomllib.loads((FOLDER / "serve.toml").read_text(encoding="utf-8"))
+UNIT = configparser.ConfigParser(interpolation=None, strict=False)
+UNIT.optionxform = str
+UNIT.read(FOLDER / "promptcache.service", encoding="utf-8")
+SERVICE = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]["promptcache"]
+KUBERNETES = yaml.safe_load_all((ROOT / "examples" / "scaling" / "kubernetes.yaml").read_text(encoding="utf-8"))
+POD = next(each["spec"]["template"]["spec"] for each in KUBERNETES if each["kind"] == "Deployment")
+(CONTAINER,) = POD["containers"]
 
 
 def instructions(name: str) -> list[str]:
@@ -32,34 +39,20 @@ def instructions(name: str) -> list[str]:
     return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
 
 
-def unit() -> configparser.ConfigParser:
-    """Return the unit of systemd."""
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(FOLDER / "promptcache.service", encoding="utf-8")
-    return parser
-
-
-def service() -> Any:
-    """Return the only service of compose.yaml."""
-    return yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]["promptcache"]
-
-
 def test_stops_wait_for_running_requests() -> None:
     """What stops the server waits longer than it drains, and sends the signal that it drains on."""
     stop_s = CONFIG["drain"] + _LAST_BYTES_S
-    assert int(unit()["Service"]["TimeoutStopSec"]) > stop_s
-    assert unit()["Service"]["KillSignal"] == "SIGTERM"
-    assert int(service()["stop_grace_period"].removesuffix("s")) > stop_s
-    (container,) = pod()["containers"]
-    before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod()["terminationGracePeriodSeconds"] > before + pod_options()["drain"] + _LAST_BYTES_S
-    assert before > container["readinessProbe"]["periodSeconds"]
+    assert int(UNIT["Service"]["TimeoutStopSec"]) > stop_s
+    assert UNIT["Service"]["KillSignal"] == "SIGTERM"
+    assert int(SERVICE["stop_grace_period"].removesuffix("s")) > stop_s
+    before = int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert POD["terminationGracePeriodSeconds"] > before + pod_options()["drain"] + _LAST_BYTES_S
+    assert before > CONTAINER["readinessProbe"]["periodSeconds"]
 
 
 def test_files_of_the_container_exist() -> None:
     """What compose.yaml mounts is in the repository or a volume, and the schema of serve.toml is among it."""
-    mounts = dict(each.split(":")[:2] for each in service()["volumes"])
+    mounts = dict(each.split(":")[:2] for each in SERVICE["volumes"])
     places = {target: FOLDER / source for source, target in mounts.items() if source.startswith(".")}
     assert all(place.exists() for place in places.values())
     (schema,) = CONFIG["schema"]
@@ -86,10 +79,10 @@ def test_command_lines_and_configuration_are_those_of_the_command() -> None:
     words = [word for name, value in CONFIG.items() if name != "schema" for word in (f"--{name}", str(value))]
     with app.make_context("promptcache", ["serve", *words]) as parent:  # a command keeps the help options of its parent
         assert command.make_context("serve", words, parent=parent).params["drain"] == CONFIG["drain"]
-    program, *started = unit()["Service"]["ExecStart"].split()
+    program, *started = UNIT["Service"]["ExecStart"].split()
     (entry,) = instructions("ENTRYPOINT")
     assert (program.rpartition("/")[2], *started[:1]) == tuple(json.loads(entry)) == ("promptcache", "serve")
-    for words in (started[1:], service()["command"]):
+    for words in (started[1:], SERVICE["command"]):
         assert {word for word in words if word.startswith("-")} <= OPTIONS.keys()
         assert "--api-key-file" in words
         assert words[words.index("--config") + 1] == "/etc/promptcache/serve.toml"
@@ -98,25 +91,16 @@ def test_command_lines_and_configuration_are_those_of_the_command() -> None:
 
 def test_pods_of_kubernetes_fit_the_command() -> None:
     """Pods take arguments of `promptcache serve`, listen for the probes, and read what the volumes have."""
-    spec = pod()
-    (container,) = spec["containers"]
-    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    mounts = {each["mountPath"]: each["name"] for each in CONTAINER["volumeMounts"]}
     given = pod_options()
-    assert (given["host"], given["port"]) == ("0.0.0.0", container["ports"][0]["containerPort"])
+    assert (given["host"], given["port"]) == ("0.0.0.0", CONTAINER["ports"][0]["containerPort"])
     assert mounts[given["store"]] == "store"
     assert {str(Path(path).parent) for path in (*given["schema"], given["api_key_file"])} <= set(mounts)
-    assert set(mounts.values()) == {each["name"] for each in spec["volumes"]}
-
-
-def pod() -> Any:
-    """Return the specification of the pods."""
-    objects = yaml.safe_load_all((ROOT / "examples" / "scaling" / "kubernetes.yaml").read_text(encoding="utf-8"))
-    return next(each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment")
+    assert set(mounts.values()) == {each["name"] for each in POD["volumes"]}
 
 
 def pod_options() -> dict[str, Any]:
     """Return the values that `promptcache serve` takes from the arguments of a pod."""
-    (container,) = pod()["containers"]
-    assert [*container["command"], container["args"][0]] == ["promptcache", "serve"]
-    with command.make_context("serve", container["args"][1:]) as context:
+    assert [*CONTAINER["command"], CONTAINER["args"][0]] == ["promptcache", "serve"]
+    with command.make_context("serve", CONTAINER["args"][1:]) as context:
         return context.params

@@ -26,12 +26,6 @@ def shown_by(schema: CheckedSchema, modules: Collection[str]) -> Choices:
     return frozenset(place + 1 if path in modules else -place - 1 for path, place in schema.rules.order.items() if path)
 
 
-def valid_pairs(schema: CheckedSchema) -> list[Choices]:
-    """Return every pair of choices that some valid selection shows."""
-    with open_solver(schema.rules) as solver:
-        return list(valid_tuples(solver, len(schema.rules.order), 2))
-
-
 @settings(max_examples=law_examples(0.25))
 @given(schema=schemas())
 def test_every_pair_is_covered(schema: CheckedSchema) -> None:
@@ -45,29 +39,20 @@ def test_every_pair_is_covered(schema: CheckedSchema) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "most"),
-    [*((file, 10) for file in SHIPPED), (RICH, 10), (WIDE, 24)],
+    ("source", "size", "most"),
+    [*((file, 2, 10) for file in SHIPPED), (RICH, 2, 10), (WIDE, 2, 24), (RICH, 3, 40)],
     ids=lambda each: getattr(each, "stem", ""),
 )
-def test_coverings_are_small(source: str | Path, most: int) -> None:
-    """Few prompts show every valid pair: ten for shipped schemas, two dozen for more than three billion selections."""
+def test_coverings_are_small(source: str | Path, size: int, most: int) -> None:
+    """Few prompts show every valid pair or triple: ten for shipped schemas, two dozen for three billion selections."""
     schema = read_schema(source)
-
-    found = [shown_by(schema, modules) for modules in covering_selections(schema)]
-
-    assert all(any(pair <= choices for choices in found) for pair in valid_pairs(schema))
-    assert len(found) <= most
-
-
-def test_covering_shows_triples() -> None:
-    """With t=3, every valid triple of choices occurs."""
-    schema = checked(RICH)
     with open_solver(schema.rules) as solver:
-        triples = list(valid_tuples(solver, len(schema.rules.order), 3))
+        valid = list(valid_tuples(solver, len(schema.rules.order), size))
 
-    found = [shown_by(schema, modules) for modules in covering_selections(schema, 3)]
+    found = [shown_by(schema, modules) for modules in covering_selections(schema, size)]
 
-    assert all(any(triple <= choices for choices in found) for triple in triples)
+    assert all(any(each <= choices for choices in found) for each in valid)
+    assert len(found) <= most
 
 
 def test_all_prompts_are_all() -> None:

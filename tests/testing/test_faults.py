@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import Diagnostic, PromptError
+from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
-from promptcache.layout import lay_out, make_plan, run_variants
 from promptcache.testing import ByteTokenizer, PromptCase, Subject, check_prompts
 from tests import strategies
 from tests.conftest import law_examples
+from tests.language.documents import faults
 from tests.laws.laws import BrokenLaw, level_is_right, tokens_are_in_place
+from tests.layout.samples import plan_selection
 from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
 from tests.planted.registry import FAULTS
 from tests.strategies import BrokenSchema, InvalidPrompt, SchemaFiles, broken_schemas, schema_faults
@@ -26,21 +27,7 @@ from tests.testing.samples import EMPTY, RICH, RULED, WIDE, checked
 
 rich, wide, ruled, empty = checked(RICH), checked(WIDE), checked(RULED), checked(EMPTY)
 OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require broken", "wrong number chosen"}
-
 OF_EMPTY = {"empty prompt"}
-
-
-def to_plan(xml: str, schema: CheckedSchema) -> None:
-    """Take a prompt as far as its plan."""
-    layout = lay_out(schema, ByteTokenizer())
-    make_plan(resolve_prompt(parse_prompt(xml), schema), layout, run_variants(layout), ByteTokenizer())
-
-
-def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:
-    """Return the first finding of a prompt on its way to a plan."""
-    with pytest.raises(PromptError) as caught:
-        to_plan(case.xml, schema)
-    return caught.value.diagnostics[0]
 
 
 @pytest.mark.law
@@ -91,7 +78,7 @@ def test_faults_stand_in_included_files() -> None:
 @given(case=strategies.invalid_prompts(wide))
 def test_faults_are_made_where_nothing_is_listed(case: InvalidPrompt) -> None:
     """Schemas with too many selections to list have invalid prompts all the same."""
-    diagnostic = first_diagnostic(case, wide)
+    diagnostic = faults(PromptError, lambda: plan_selection(resolve_prompt(parse_prompt(case.xml), wide)))[0]
 
     assert (diagnostic.code, diagnostic.span.line, diagnostic.span.column) == (case.code, case.line, case.column)
 
