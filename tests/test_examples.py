@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -30,13 +29,6 @@ def engine() -> Engine:
     for path in SCHEMAS:
         made.add_schema(path)
     return made
-
-
-@pytest.fixture
-def at_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Paths in examples are relative to the repository."""
-    monkeypatch.chdir(ROOT)
-    return
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
@@ -79,8 +71,9 @@ def test_prompts_can_be_answered(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_run(path: Path, at_root: None) -> None:
+def test_scripts_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every script runs from the repository as it is."""
+    monkeypatch.chdir(ROOT)
     runpy.run_path(str(path), run_name="__main__")
 
 

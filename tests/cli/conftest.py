@@ -71,17 +71,11 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with `DOCUMENTS`."""
-    write_documents(tmp_path)
+    for name, text in DOCUMENTS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def write_documents(folder: Path) -> None:
-    """Write `DOCUMENTS` into a folder."""
-    for name, text in DOCUMENTS.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def data(result: Result) -> Any:

@@ -44,18 +44,13 @@ def structural_codes(document: str) -> set[str]:
             check_schema(schema)
     except LanguageError as error:
         found = {each.code for each in error.diagnostics if each.severity is Severity.ERROR}
-        if (
-            found == {"PC214"} and "<include" in document
-        ):  # there is no folder: what would be found with the files is found without the includes
-            return structural_codes(_without_includes(document))
+        if found == {"PC214"} and "<include" in document:
+            # there is no folder: what would be found with the files is found without the includes
+            root = etree.fromstring(document)
+            etree.strip_elements(root, "include", with_tail=False)
+            return structural_codes(etree.tostring(root, encoding="unicode"))
         return {code for code in found if code < "PC200" or code in {"PC412", "PC415", "PC416"}}
     return set()
-
-
-def _without_includes(document: str) -> str:
-    root = etree.fromstring(document)
-    etree.strip_elements(root, "include", with_tail=False)
-    return etree.tostring(root, encoding="unicode")
 
 
 @st.composite

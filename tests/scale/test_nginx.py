@@ -80,7 +80,8 @@ def _fleet(folder: Path) -> Iterator[Fleet]:
         replicas = {url.removeprefix("http://"): process for process, url in processes}
         for address in replicas:
             wait_until(lambda address=address: _status(address) == 200, 60)
-        port = _free_port()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
         text = CONFIG.read_text(encoding="utf-8").replace("listen 127.0.0.1:8000", f"listen 127.0.0.1:{port}")
         for number, address in enumerate(replicas, 1):
             assert f"server 127.0.0.1:800{number} " in text
@@ -101,12 +102,6 @@ def _status(address: str) -> int | None:
         return httpx.get(f"http://{address}/health").status_code
     except httpx.TransportError:
         return None
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
 
 
 @pytest.fixture(scope="module")

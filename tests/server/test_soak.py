@@ -186,16 +186,6 @@ class Load:
         self.outcomes["answered"] += 1
 
 
-def check_nothing_is_left(served: Served) -> None:
-    """Check that no row, task or memory of a request is left, and that the budgets hold."""
-    service, engine = served.state.service, served.state.engine
-    wait_until(lambda: service.counts.num_running == service.counts.num_waiting == 0)
-    wait_until(lambda: not served.server.server_state.tasks)
-    assert service.state == "ready"
-    assert service.counts.tail_bytes == 0
-    assert engine.store.nbytes() <= MEMORY_BYTES
-
-
 @pytest.mark.parametrize("total", [150, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_soak(total: int) -> None:
     """Each answer is that of the version it names; no row, task, connection or memory is left at the end."""
@@ -210,7 +200,11 @@ def test_soak(total: int) -> None:
     for served in running(app):
         load = Load(served, questions(), total, random.Random(total))
         asyncio.run(load.run())
-        check_nothing_is_left(served)
+        service, tasks = served.state.service, served.server.server_state.tasks
+        wait_until(lambda service=service: service.counts.num_running == service.counts.num_waiting == 0)
+        wait_until(lambda tasks=tasks: not tasks)
+        assert (service.state, service.counts.tail_bytes) == ("ready", 0)
+        assert engine.store.nbytes() <= MEMORY_BYTES
     mib = [each >> 20 for each in load.rss[:: max(1, len(load.rss) // 12)]]
     _LOG.info("%d in %.0f s: %s; RSS in MiB %s", total, time.perf_counter() - started, dict(load.outcomes), mib)
     assert load.outcomes["answered"] > 0.7 * total

@@ -18,7 +18,7 @@ from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.testing import ByteTokenizer, selections
 from promptcache.testing.cases import prompt_tree_pairs, prompt_trees
 from promptcache.testing.prompt_xml import PromptTree
-from promptcache.testing.texts import BYTES, Key, Slots, slots
+from promptcache.testing.texts import BYTES, Slots, slots
 from promptcache.tokenizer import Tokenizer
 from tests.strategies import prompt_faults, schema_faults
 from tests.strategies.drafts import Elements, SchemaDraft, schema_drafts
@@ -91,7 +91,12 @@ def prompts(schema: CheckedSchema) -> SearchStrategy[Selection]:
 
 def exact_prompts(schema: CheckedSchema) -> SearchStrategy[Selection]:
     """Draw a prompt for one of `exact_schemas` that leaves every slot at its filler."""
-    fillers = {key: st.just(text) for key, text in _filler_arguments(schema).items()}
+    fillers = {
+        (owner, name): st.just(_filler_of(parameter))
+        for owner, parameters in schema.parameters.items()
+        for name, parameter in parameters.items()
+        if parameter.required or _filler_of(parameter) != (parameter.default or "")
+    }
     return _trees(schema, fillers).map(lambda tree: _resolve(tree, schema))
 
 
@@ -116,16 +121,6 @@ def broken_schemas(codes: Collection[str] | None = None) -> SearchStrategy[Broke
 def _filler_of(parameter: Parameter) -> str:
     """Return the text that a slot holds when its module is encoded."""
     return (parameter.default or "") if parameter.placeholder is None else parameter.placeholder
-
-
-def _filler_arguments(schema: CheckedSchema) -> dict[Key, str]:
-    """Return the arguments that leave every slot of every module at its filler."""
-    return {
-        (owner, name): _filler_of(parameter)
-        for owner, parameters in schema.parameters.items()
-        for name, parameter in parameters.items()
-        if parameter.required or _filler_of(parameter) != (parameter.default or "")
-    }
 
 
 def _trees(schema: CheckedSchema, known: Slots) -> SearchStrategy[PromptTree]:

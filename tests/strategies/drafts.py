@@ -181,12 +181,12 @@ def _parameters(elements: Elements) -> SearchStrategy[ItemDraft]:
         after=texts(),
         typed=st.sampled_from((None, None, None, None, *TYPES)),
     )
-    return drafts.map(_with_filler) if elements.complete else drafts
-
-
-def _with_filler(draft: ParameterDraft) -> ParameterDraft:
-    """Give a parameter a filler that a prompt can repeat: it is not cut, and not empty where it is required."""
-    return replace(draft, placeholder="filler" if draft.required else draft.placeholder, dialect=False)
+    if not elements.complete:
+        return drafts
+    # a filler that a prompt can repeat: it is not cut, and not empty where it is required
+    return drafts.map(
+        lambda each: replace(each, placeholder="filler" if each.required else each.placeholder, dialect=False)
+    )
 
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:

@@ -219,12 +219,6 @@ def _at_module(element: etree._Element) -> Spot:
     return element, {"prompt": "", "use": "=module"}.get(str(element.tag), "name")
 
 
-def _at_argument(element: etree._Element, name: str) -> Spot:
-    """Return the place of an argument of a reference, an element or an attribute."""
-    argument = _arg(element, name)
-    return (element, f"@{name}") if argument is None else (argument, "")
-
-
 def _structure_faults(tree: PromptTree) -> Iterator[tuple[Piece, etree._Element]]:
     root = tree.root
     for piece in _PIECES:
@@ -239,18 +233,8 @@ def _structure_faults(tree: PromptTree) -> Iterator[tuple[Piece, etree._Element]
 
 
 def _reference_faults(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
-    schema = source.schema
-    yield from _wrong_roots(tree.root, schema)
-    yield from _unknown_modules(tree, schema)
-    yield from _references(tree, schema)
-    yield from _arguments(tree, source)
-    if not schema.has_turns and not has_tokens(
-        schema.children, tree.choice.modules, tree.choice.arguments, tree.choice.members
-    ):
-        yield "empty prompt", lambda: (tree.root, "")
+    schema, root = source.schema, tree.root
 
-
-def _wrong_roots(root: etree._Element, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
     def renamed() -> Spot:
         root.tag = "schema"
         return root, "name"
@@ -263,21 +247,27 @@ def _wrong_roots(root: etree._Element, schema: CheckedSchema) -> Iterator[tuple[
     yield "no schema", without_schema
     yield "another schema", partial(_set, root, "schema", f"{root.get('schema')}x", "")
     yield "another version", partial(_set, root, "version", f"{schema.version}x", "")
+    for path, element in tree.references.items():
+        if path:
+            yield "named twice", partial(_added, root, "use", {"module": f"/{path}"}, "=module")
+            if f"{path}x" not in schema.modules:
+                yield "typo", partial(_typo, element)
+        if MARK not in schema.parameters[path]:
+            yield "unknown argument", partial(_set, element, MARK, "", f"@{MARK}")
+            yield "unknown arg", partial(_added, element, "arg", {"name": MARK}, "")
+        for name in (module.rpartition("/")[2] for module in schema.modules):
+            if join_path(path, name) not in schema.modules:
+                yield "wrong parent", partial(_added, element, name, {}, "name")
+    yield from _arguments(tree, source)
+    if not schema.has_turns and not has_tokens(
+        schema.children, tree.choice.modules, tree.choice.arguments, tree.choice.members
+    ):
+        yield "empty prompt", lambda: (root, "")
 
 
 def _set(element: etree._Element, name: str, value: str, part: str) -> Spot:
     element.set(name, value)
     return element, part
-
-
-def _unknown_modules(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
-    for path, element in tree.references.items():
-        if path and f"{path}x" not in schema.modules:
-            yield "typo", partial(_typo, element)
-        for module in schema.modules:
-            name = module.rpartition("/")[2]
-            if join_path(path, name) not in schema.modules:
-                yield "wrong parent", partial(_added, element, name, {}, "name")
 
 
 def _typo(element: etree._Element) -> Spot:
@@ -291,15 +281,6 @@ def _typo(element: etree._Element) -> Spot:
 def _added(parent: etree._Element, tag: str, attributes: Mapping[str, str], part: str) -> Spot:
     """Add an element and point at a part of it."""
     return etree.SubElement(parent, tag, dict(attributes)), part
-
-
-def _references(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
-    for path, element in tree.references.items():
-        if path:
-            yield "named twice", partial(_added, tree.root, "use", {"module": f"/{path}"}, "=module")
-        if MARK not in schema.parameters[path]:
-            yield "unknown argument", partial(_set, element, MARK, "", f"@{MARK}")
-            yield "unknown arg", partial(_added, element, "arg", {"name": MARK}, "")
 
 
 def _arguments(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
@@ -319,10 +300,9 @@ def _arguments(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
 def _replaced(element: etree._Element, name: str, text: str) -> Spot:
     argument = _arg(element, name)
     if argument is None:
-        element.set(name, text)
-    else:
-        argument.text = text
-    return _at_argument(element, name)
+        return _set(element, name, text, f"@{name}")
+    argument.text = text
+    return argument, ""
 
 
 def _missing(element: etree._Element, name: str) -> Spot:

@@ -139,7 +139,11 @@ def _planted(written: SchemaFiles, fault: Piece, number: int) -> dict[str, str]:
     places = [(name, place) for name, root in roots.items() for place in _places(name, root, fault)]
     name, place = places[number % len(places)]
     mark(place, len(place))
-    piece = fault.xml.replace(VALID_PROMPT, _valid_prompt(written)) if VALID_PROMPT in fault.xml else fault.xml
+    piece = fault.xml
+    if VALID_PROMPT in piece:
+        subject = Subject(written.checked(), ByteTokenizer())
+        smallest = plain_case(subject, smallest_with(subject.schema, frozenset()) or ())
+        piece = piece.replace(VALID_PROMPT, smallest.xml)
     texts[name] = put(to_text(roots[name]), piece)
     folder = "" if name == DOCUMENT else dirname(name)
     return texts | {join(folder, file): pointed(text) for file, text in fault.files.items()}
@@ -152,9 +156,3 @@ def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._El
         yield root
     if fault.where == "anywhere":
         yield from (each for each in root.iter("module") if each.get("src") is None)
-
-
-def _valid_prompt(written: SchemaFiles) -> str:
-    """Return the smallest prompt that a schema allows."""
-    subject = Subject(written.checked(), ByteTokenizer())
-    return plain_case(subject, smallest_with(subject.schema, frozenset()) or ()).xml

@@ -174,7 +174,8 @@ class _Division:
                 if key not in module.attrib:
                     self._twins[module].set(key, value)
         file = etree.Element("schema", {"name": "s"} | options)
-        rules = _rules_about(self._documents[name], modules) if wish.rules and not _path_of(run.parent) else []
+        tops = {_path_of(module) for module in modules}
+        rules = [rule for rule in self._documents[name].iterfind("rules/*") if _leads_to([rule], tops)]
         names_files = any(
             each.get("href") or each.get("src") for item in items for each in item.iter("include", "module")
         )
@@ -183,7 +184,7 @@ class _Division:
         include.tail, items[-1].tail = items[-1].tail, None
         run.parent.insert(run.start, include)
         file.extend(items)
-        if rules:
+        if rules and wish.rules and not _path_of(run.parent):
             old = rules[0].getparent()
             etree.SubElement(file, "rules").extend(rules)
             if not len(old):
@@ -206,7 +207,10 @@ def _runs(root: etree._Element) -> Iterator[_Run]:
                     break
                 run = _Run(parent, start, stop)
                 tops = {_path_of(module) for module in _tops(run.items)}
-                is_movable = not _path_of(parent) or not _has_paths_from_root(run.items)
+                paths = (
+                    each.get(name, "") for item in run.items for each in item.iter(etree.Element) for name in _PATHS
+                )
+                is_movable = not _path_of(parent) or not any(path.startswith("/") or " /" in path for path in paths)
                 if tops and is_movable and _leads_to(run.items, tops):
                     yield run
                 if (last.tail or "").strip(" \t\n"):
@@ -228,11 +232,6 @@ def _leads_to(items: Iterable[etree._Element], tops: set[str]) -> bool:
     return all(any(f"{path}/".startswith(f"{top}/") for top in tops) for item in items for path in _targets(item))
 
 
-def _has_paths_from_root(items: Iterable[etree._Element]) -> bool:
-    values = (each.get(attribute, "") for item in items for each in item.iter(etree.Element) for attribute in _PATHS)
-    return any(value.startswith("/") or " /" in value for value in values)
-
-
 def _targets(item: etree._Element) -> Iterator[str]:
     for each in item.iter(etree.Element):
         owner = _path_of(each.getparent())
@@ -246,9 +245,3 @@ def _path_of(element: etree._Element | None) -> str:
         return ""
     modules = [str(each.get("name")) for each in (element, *element.iterancestors()) if each.tag == "module"]
     return "/".join(reversed(modules))
-
-
-def _rules_about(root: etree._Element, modules: Iterable[etree._Element]) -> list[etree._Element]:
-    """Return the rules of a document that name only these modules and their descendants."""
-    tops = {_path_of(module) for module in modules}
-    return [rule for rule in root.iterfind("rules/*") if _leads_to([rule], tops)]
