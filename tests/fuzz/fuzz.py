@@ -36,7 +36,8 @@ def main() -> None:
     folder = Path(findings)
     folder.mkdir(parents=True, exist_ok=True)
     words = folder / "words.dict"
-    words.write_text("".join(f"{_quoted(word)}\n" for word in _words()), encoding="ascii")
+    quoted = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in _words())
+    words.write_text("".join(f'"{each}"\n' for each in quoted), encoding="ascii")
     options += [f"-dict={words}", f"-max_len={MAX_INPUT_BYTES}", f"-artifact_prefix={folder}/", "-rss_limit_mb=2048"]
     atheris.Setup([program, *options], _watched(name, folder))
     atheris.Fuzz()
@@ -76,10 +77,6 @@ def _words() -> set[str]:
     tags = {f"<{name}" for name in names} | {f"</{name}>" for name in names}
     values = {f' {name}="' for name in names}
     return {*names, *tags, *values, *_MARKUP, *_VALUES, DIVIDER.decode()}
-
-
-def _quoted(word: str) -> str:
-    return '"' + "".join(f"\\x{byte:02x}" for byte in word.encode()) + '"'
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, Role, Schema, check_schema, parse_prompt, resolve_prompt, tool_definitions
 from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
-from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, faults, without_spans
-from tests.prompt_for import prompt_for
 
 TEXTS = st.text(alphabet="ab \n\t\r<>&\"'é😀]", max_size=8)
 ARGUMENT = Argument(name="p", text="1", span=IN_PYTHON)
@@ -137,22 +135,6 @@ def test_faults_inside_an_unusable_reference_are_reported_too() -> None:
     """Faults inside a reference are reported even if its path is invalid."""
     document = '<prompt schema="s"><use module="">words</use></prompt>'
     assert codes(faults(PromptError, parse_prompt, document)) == ["PC207", "PC412"]
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
-def test_example_prompt_selects_its_combination(data, schema):
-    """A prompt for a combination is valid and selects exactly this combination."""
-    modules = data.draw(strategies.selections(schema))
-    required = {
-        (path, name): parameter.default or "x"
-        for path, found in schema.parameters.items()
-        for name, parameter in found.items()
-        if parameter.required
-    }
-
-    assert frozenset(resolve_prompt(prompt_for(schema, modules, required), schema).modules) == modules
 
 
 @pytest.mark.parametrize(

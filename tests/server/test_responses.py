@@ -42,14 +42,11 @@ def chat(served: Served, messages: Sequence[Any], **options: Any) -> Any:
     return served.post(CHATS, body).json()
 
 
-def plain(response: Any, **changes: Any) -> dict[str, Any]:
+def plain(response: Any) -> dict[str, Any]:
     """Return a response without what differs between two of them."""
-    data = dict(response.to_dict())
-    data |= {"id": "", "created_at": 0, "prompt_cache": {}, "usage": {}}
-    data["output"] = [
-        {name: each for name, each in item.items() if name not in ("id", "call_id")} for item in data["output"]
-    ]
-    return {**data, **changes}
+    data = response.to_dict()
+    output = [{name: each for name, each in item.items() if name not in ("id", "call_id")} for item in data["output"]]
+    return {**data, "id": "", "created_at": 0, "prompt_cache": {}, "usage": {}, "output": output}
 
 
 def test_a_response_is_the_answer_of_a_chat(own_server: Served) -> None:

@@ -86,11 +86,7 @@ def test_the_model_has_the_name_that_is_given(started: list[dict[str, Any]]) -> 
         (["--metrics-key-file", "empty", "--api-key-file", "keys"], 2, "--metrics-key-file empty: at least one key"),
         (["--allow-host", "gpu.example"], 0, ""),
         (["--allow-origin", "*", "--allow-origin", "https://app.example:8080"], 0, ""),
-        (
-            ["--allow-origin", "app.example"],
-            2,
-            "allow_origin=('app.example',) is not allowed: a list of '*' or of origins",
-        ),
+        (["--allow-origin", "app.example"], 2, "allow_origin=('app.example',) is not allowed: a list of '*' or"),
         (["--api-key-file", "nowhere"], 3, "No such file"),
         (["--config", "wrong.toml"], 2, "no option 'max_row'"),
         (["--config", "broken.toml"], 2, "is not TOML"),
@@ -108,11 +104,7 @@ def test_the_model_has_the_name_that_is_given(started: list[dict[str, Any]]) -> 
         (["--ray", "--admin-key-file", "keys", "--schema-folder", "folder"], 3, "pip install 'promptcache[ray]'"),
         (["--ray", "--host", "0.0.0.0"], 3, "pip install 'promptcache[ray]'"),
         (["PROMPTCACHE_SCHEMA=a b.xml:c.xml"], 0, ""),  # names of files may have spaces
-        (
-            ["--max-rows", "x", "PROMPTCACHE_MAX_ROWS=2"],
-            2,
-            "Invalid value for '--max-rows': 'x' is not allowed: a whole number of rows",
-        ),
+        (["--max-rows", "x", "PROMPTCACHE_MAX_ROWS=2"], 2, "'--max-rows': 'x' is not allowed: a whole number of rows"),
         (["PROMPTCACHE_MAX_ROWS=x"], 2, "Invalid value for '--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not all"),
         (["--config", "x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not allowed"),
         (["PROMPTCACHE_CONFIG=x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not allowed"),

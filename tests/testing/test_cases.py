@@ -31,8 +31,7 @@ from promptcache.testing.texts import fill_tokens, fit_tokens
 from promptcache.tokenizer import Tokenizer
 from tests.conftest import law_examples
 from tests.strategies import InvalidPrompt, invalid_prompts
-from tests.testing.occurring import occurring
-from tests.testing.samples import RICH, WIDE
+from tests.testing.samples import RICH, WIDE, occurring
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 SUPPORT = SCHEMAS / "support.xml"

@@ -22,8 +22,7 @@ from tests.strategies import BrokenSchema, InvalidPrompt, SchemaFiles, broken_sc
 from tests.strategies.pieces import CARET
 from tests.strategies.prompt_faults import CODE_OF
 from tests.strategies.schema_faults import SCHEMA_FAULTS
-from tests.testing.occurring import occurring
-from tests.testing.samples import EMPTY, RICH, RULED, WIDE, checked
+from tests.testing.samples import EMPTY, RICH, RULED, WIDE, checked, occurring
 
 rich, wide, ruled, empty = checked(RICH), checked(WIDE), checked(RULED), checked(EMPTY)
 OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require broken", "wrong number chosen"}

@@ -29,8 +29,7 @@ from tests.conftest import law_examples
 from tests.layout.samples import plan_selection
 from tests.strategies.schema_faults import WARNINGS_OF_DRAWN
 from tests.strategies.schema_xml import MAX_MODULES
-from tests.testing.occurring import occurring
-from tests.testing.samples import RICH, WIDE, checked
+from tests.testing.samples import RICH, WIDE, checked, occurring
 
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 

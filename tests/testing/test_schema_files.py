@@ -19,7 +19,7 @@ from tests.conftest import law_examples
 from tests.laws.checker_laws import content, files_are_one_schema
 from tests.laws.laws import without_places
 from tests.strategies import SchemaFiles, invalid_prompts, schema_files
-from tests.testing.occurring import occurring
+from tests.testing.samples import occurring
 
 _PATHS = (
     *("/schema/include", "//module/include", "//user/include", "//module/@src", "//include", "/schema/union", "/schema/scaffold"),
