@@ -19,10 +19,9 @@ from promptcache.testing import ByteTokenizer, selections
 from promptcache.testing.cases import prompt_tree_pairs, prompt_trees
 from promptcache.testing.prompt_xml import PromptTree
 from promptcache.testing.texts import BYTES, Slots, slots
-from promptcache.tokenizer import Tokenizer
-from tests.strategies import prompt_faults, schema_faults
+from tests.strategies import schema_faults
 from tests.strategies.drafts import Elements, SchemaDraft, schema_drafts
-from tests.strategies.prompt_faults import InvalidPrompt
+from tests.strategies.prompt_faults import InvalidPrompt, invalid_prompts
 from tests.strategies.rules_xml import (
     ExampleWish,
     RuleWish,
@@ -104,13 +103,6 @@ def pairs(schema: CheckedSchema) -> SearchStrategy[tuple[Selection, Selection]]:
     """Draw two prompts with different modules, if there are any, and equal arguments and messages."""
     trees = prompt_tree_pairs(schema, slots(schema, BYTES))
     return trees.map(lambda pair: (_resolve(pair[0], schema), _resolve(pair[1], schema)))
-
-
-def invalid_prompts(
-    schema: CheckedSchema, codes: Collection[str] | None = None, tokenizer: Tokenizer = BYTES
-) -> SearchStrategy[InvalidPrompt]:
-    """Draw a prompt with one fault, of one of `codes`, and the diagnostic that it must get first."""
-    return prompt_faults.invalid_prompts(schema, tokenizer, codes)
 
 
 def broken_schemas(codes: Collection[str] | None = None) -> SearchStrategy[BrokenSchema]:

@@ -6,14 +6,13 @@ XML itself are in tests/language/faults.txt only. Places are found in the finish
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias, TypeVar
 from xml.parsers import expat
 
-from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from lxml import etree
@@ -26,7 +25,7 @@ from promptcache.language.syntax.values import refusal
 from promptcache.testing.cases import prompt_trees
 from promptcache.testing.prompt_xml import PromptChoice, PromptTree, has_tokens, write_prompt
 from promptcache.testing.selection import can_be_completed, selections_with
-from promptcache.testing.texts import Slots, draw_arguments, slots
+from promptcache.testing.texts import BYTES, Slots, draw_arguments, slots
 from promptcache.tokenizer import Tokenizer
 from tests.strategies.pieces import Piece, line_and_column, mark, put, read_pieces, take_point
 
@@ -113,18 +112,11 @@ Way: TypeAlias = Callable[[], Spot]
 """Breaks a tree when it is called."""
 
 
-def invalid_prompts(
-    schema: CheckedSchema, tokenizer: Tokenizer, codes: Collection[str] | None = None
-) -> SearchStrategy[InvalidPrompt]:
-    """Draw a valid prompt, measured by `tokenizer`, broken in one way that gets one of `codes`; no way is a ValueError."""
-    wanted = frozenset(CODE_OF.values()) if codes is None else frozenset(codes)
-    if wanted.isdisjoint(CODE_OF.values()):
-        raise ValueError(f"no prompt is drawn that gets {', '.join(sorted(wanted))}")
+def invalid_prompts(schema: CheckedSchema, tokenizer: Tokenizer = BYTES) -> SearchStrategy[InvalidPrompt]:
+    """Draw a prompt with one fault, and the diagnostic that it must get first; `tokenizer` measures slots."""
     chosen, known = selections_with(schema, frozenset()), slots(schema, tokenizer)
     trees = prompt_trees(schema, chosen, known)
-    return _invalid_prompts(
-        _Source(schema=schema, trees=trees, selections=chosen, slots=known, codes=wanted, tokenizer=tokenizer)
-    )
+    return _invalid_prompts(_Source(schema=schema, trees=trees, selections=chosen, slots=known, tokenizer=tokenizer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -135,7 +127,6 @@ class _Source:
     trees: SearchStrategy[PromptTree]
     selections: SearchStrategy[frozenset[str]]
     slots: Slots
-    codes: frozenset[str]
     tokenizer: Tokenizer
 
     def __repr__(self) -> str:
@@ -149,14 +140,11 @@ def _invalid_prompts(draw: DrawFn, source: _Source) -> InvalidPrompt:
     valid, other = tree.choice.modules, draw(source.selections)
     broken = chain(broken_selections(schema, valid, other), incompatible_pairs(schema, valid, other))
     families = [
-        _by_kind(source, ((each.mutation, partial(_write, draw, source, tree, each)) for each in broken)),
-        _by_kind(source, ((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, source))),
-        _by_kind(source, ((piece.name, partial(_put, piece, tree, to)) for piece, to in _structure_faults(tree))),
+        _by_kind((each.mutation, partial(_write, draw, source, tree, each)) for each in broken),
+        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, source)),
+        _by_kind((piece.name, partial(_put, piece, tree, to)) for piece, to in _structure_faults(tree)),
     ]
-    possible = [family for family in families if family]
-    if not possible:
-        reject()  # this prompt cannot be broken in the ways that are wanted
-    kinds = _pick(draw, possible)
+    kinds = _pick(draw, [family for family in families if family])
     return _pick(draw, kinds[_pick(draw, list(kinds))])()
 
 
@@ -165,13 +153,10 @@ def _pick(draw: DrawFn, options: Sequence[_T]) -> _T:
     return options[draw(_NUMBERS) % len(options)]
 
 
-def _by_kind(
-    source: _Source, ways: Iterable[tuple[str, Callable[[], InvalidPrompt]]]
-) -> dict[str, list[Callable[[], InvalidPrompt]]]:
+def _by_kind(ways: Iterable[tuple[str, Callable[[], InvalidPrompt]]]) -> dict[str, list[Callable[[], InvalidPrompt]]]:
     kinds: dict[str, list[Callable[[], InvalidPrompt]]] = {}
     for kind, way in ways:
-        if CODE_OF[kind] in source.codes:
-            kinds.setdefault(kind, []).append(way)
+        kinds.setdefault(kind, []).append(way)
     return kinds
 
 

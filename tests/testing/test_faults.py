@@ -95,14 +95,6 @@ def test_every_mutation_occurs(schema: CheckedSchema, kinds: set[str]) -> None:
     assert wanted <= found <= {f"{code} {kind}" for kind, code in CODE_OF.items()}
 
 
-def test_codes_that_are_never_made_are_refused() -> None:
-    """Asking for a fault that no strategy makes raises an error when the strategy is made."""
-    with pytest.raises(ValueError, match="no prompt is drawn that gets PC203, PC999"):
-        strategies.invalid_prompts(rich, codes=["PC999", "PC203"])
-    with pytest.raises(ValueError, match="no schema is drawn that gets PC004"):
-        broken_schemas(codes=["PC004"])
-
-
 DESK = """
 <schema name="desk" positions="fixed">
   <module name="tone"><union default="calm"><module name="calm">Calm.</module><module name="brisk">Brisk.</module></union></module>
