@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -26,8 +26,6 @@ from promptcache.diagnostics import EngineClosed, QueueFull, QueueTimeout, Servi
 from promptcache.kv import StoreConfig, open_store
 from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app
-from promptcache.server.errors import ApiError
-from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.laws.faults import FaultyStore, LosingStore, RefusingStore, always
@@ -332,33 +330,13 @@ def test_request_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Non
     assert time.perf_counter() - started < 5
 
 
-def test_slow_reader_is_cancelled() -> None:
-    """A client that is too many tokens behind loses its row, and gets the reason before all other tokens."""
-    service, tells = ScriptedService(), list[Callable[[RowItem], None]]()
-
-    async def read_nothing() -> tuple[int, RowItem]:
-        events = RowEvents(60, MAX_UNREAD)
-        events.watch([service.submit_request("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
-        tells.append(events.listener(0))
-        for _ in range(MAX_UNREAD + 1):
-            tells[0](2757)
-        await asyncio.sleep(0.01)
-        return await events.next()
-
-    _, item = asyncio.run(read_nothing())
-    tells[0](2757)
-
-    assert isinstance(item, ApiError)
-    assert item.code == "client_too_slow"
-    assert service.cancelled.is_set()
-
-
-def test_whole_answers_have_no_slow_reader(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of unread tokens is one of streams: the server itself collects an answer that it sends at once."""
+def test_slow_readers_are_those_of_streams(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with too many unread tokens ends with the reason before them; whole answers have no such limit."""
     monkeypatch.setattr("promptcache.server.respond.MAX_UNREAD", 0)
-    app = create_app(engine)
+    whole, stream = answers(create_app(engine), CHAT, {**CHAT, "stream": True})
 
-    assert [each.status_code for each in answers(app, CHAT, {**CHAT, "stream": True})] == [200, 408]
+    assert (whole.status_code, stream.status_code) == (200, 408)
+    assert stream.json()["error"]["code"] == "client_too_slow"
 
 
 def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
