@@ -113,7 +113,6 @@ CASES = """
 1  | collect desk.xml notes texts bad.jsonl | PC224
 3  | collect desk.xml notes texts none.txt | none.txt
 2  | test travel.xml --prompts 5 | error: --prompts is the number of prompts for --model; give that too
-3  | test nowhere.xml | PC010
 2  | test prompts/miami.xml | error: prompts/miami.xml is a prompt; test takes schemas
 2  | why PC4O1 | did you mean PC401,
 2  | why x | lists all codes

@@ -166,6 +166,11 @@ def test_without_hypothesis_schemas_are_not_tested(
     assert (result.exit_code, "pip install 'promptcache[testing]'" in result.stderr) == (3, True)
 
 
+def test_a_file_that_cannot_be_read_is_no_finding(command: Command, folder: Path) -> None:
+    """A missing file ends with the environment's code, as with `check`."""
+    assert command("test", "nowhere.xml").exit_code == 3
+
+
 @pytest.mark.parametrize(
     ("words", "valid", "code", "expected"),
     [
