@@ -169,28 +169,24 @@ def check_refusal(served: Served, path: str, body: object, code: str, param: str
     assert error["param"] == param or (code.startswith("PC4") and param is None)
 
 
-@pytest.mark.parametrize(("changes", "code", "param", "said"), OF_CHATS)
-def test_chats(served: Served, changes: dict[str, Any], code: str, param: str | None, said: str) -> None:
+KINDS: dict[str, tuple[str, str, dict[str, Any], list[Any]]] = {
+    "chats": ("served", CHATS, CHAT, OF_CHATS),
+    "texts": ("served", TEXTS, {"model": "demo", "prompt": "x"}, OF_TEXTS),
+    "tools": ("tools", CHATS, {"model": "demo", "messages": CALLED[:1]}, WITH_TOOLS),
+    "responses": ("tools", RESPONSES, {"model": "demo", "input": "x"}, OF_RESPONSES),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "code", "param", "said"),
+    [pytest.param(kind, *each.values, id=f"{kind} {each.id}") for kind, (*_, cases) in KINDS.items() for each in cases],
+)
+def test_bodies(
+    request: pytest.FixtureRequest, kind: str, changes: dict[str, Any], code: str, param: str | None, said: str
+) -> None:
     """What a server cannot answer as asked is refused with its place, and what would change the answer is not dropped."""
-    check_refusal(served, CHATS, {**CHAT, **changes}, code, param, said)
-
-
-@pytest.mark.parametrize(("changes", "code", "param", "said"), OF_TEXTS)
-def test_texts(served: Served, changes: dict[str, Any], code: str, param: str | None, said: str) -> None:
-    """Lists without a text, token IDs, more answers than may wait, and what needs a chat are refused."""
-    check_refusal(served, TEXTS, {"model": "demo", "prompt": "x", **changes}, code, param, said)
-
-
-@pytest.mark.parametrize(("changes", "code", "param", "said"), WITH_TOOLS)
-def test_tools(tools: Served, changes: dict[str, Any], code: str, param: str | None, said: str) -> None:
-    """Tools that no grammar can be made for, and variables that the template does not read, are refused by name."""
-    check_refusal(tools, CHATS, {"model": "demo", "messages": CALLED[:1], **changes}, code, param, said)
-
-
-@pytest.mark.parametrize(("changes", "code", "param", "said"), OF_RESPONSES)
-def test_responses(tools: Served, changes: dict[str, Any], code: str, param: str | None, said: str) -> None:
-    """Fields and items of responses that are not supported are named."""
-    check_refusal(tools, RESPONSES, {"model": "demo", "input": "x", **changes}, code, param, said)
+    at, path, body, _ = KINDS[kind]
+    check_refusal(request.getfixturevalue(at), path, {**body, **changes}, code, param, said)
 
 
 BROKEN = {

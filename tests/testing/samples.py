@@ -9,8 +9,6 @@ from typing import TypeVar
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-from promptcache.language import CheckedSchema, check_schema, parse_schema
-
 RICH = """
 <schema name="travel" version="2.1">
   <system>Plan trips.</system>
@@ -65,11 +63,6 @@ WIDE = f"""
 </schema>
 """
 """More than three billion selections: none are listed."""
-
-
-def checked(text: str) -> CheckedSchema:
-    """Read and check a schema."""
-    return check_schema(parse_schema(text))
 
 
 SLOTTED = '<schema name="s"><module name="a">x<parameter name="p" length="40"/></module></schema>'

@@ -15,8 +15,9 @@ from promptcache.testing.cover import Choices, covering_selections, valid_tuples
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import read_schema
 from tests.conftest import law_examples
+from tests.language.documents import checked
 from tests.strategies import schemas
-from tests.testing.samples import RICH, WIDE, checked
+from tests.testing.samples import RICH, WIDE
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 

@@ -13,7 +13,7 @@ from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
 from promptcache.testing import ByteTokenizer, PromptCase, Subject, check_prompts
 from tests import strategies
 from tests.conftest import law_examples
-from tests.language.documents import faults
+from tests.language.documents import checked, faults
 from tests.laws.laws import BrokenLaw, level_is_right, tokens_are_in_place
 from tests.layout.samples import plan_selection
 from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
@@ -22,7 +22,7 @@ from tests.strategies import BrokenSchema, InvalidPrompt, SchemaFiles, broken_sc
 from tests.strategies.pieces import CARET
 from tests.strategies.prompt_faults import CODE_OF
 from tests.strategies.schema_faults import SCHEMA_FAULTS
-from tests.testing.samples import EMPTY, RICH, RULED, WIDE, checked, occurring
+from tests.testing.samples import EMPTY, RICH, RULED, WIDE, occurring
 
 rich, wide, ruled, empty = checked(RICH), checked(WIDE), checked(RULED), checked(EMPTY)
 OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require broken", "wrong number chosen"}

@@ -26,10 +26,11 @@ from promptcache.testing import ByteTokenizer, arguments
 from promptcache.testing.selection import distinct_selections, list_selections
 from tests import strategies
 from tests.conftest import law_examples
+from tests.language.documents import checked
 from tests.layout.samples import plan_selection
 from tests.strategies.schema_faults import WARNINGS_OF_DRAWN
 from tests.strategies.schema_xml import MAX_MODULES
-from tests.testing.samples import RICH, WIDE, checked, occurring
+from tests.testing.samples import RICH, WIDE, occurring
 
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 
