@@ -144,9 +144,7 @@ def _write_schema(
 
 
 def _check(written: SchemaFiles) -> CheckedSchema:
-    note(f"schema: {written.xml}")
-    for name, text in written.files.items():
-        note(f"file {name}: {text}")
+    note(written.report)
     return written.checked()
 
 

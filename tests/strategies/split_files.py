@@ -50,6 +50,11 @@ class SchemaFiles:
         """Read and check the schema."""
         return check_schema(parse_schema(self.xml, folder=self.folder))
 
+    @property
+    def report(self) -> str:
+        """The document and its files, to be shown."""
+        return "\n".join((f"schema: {self.xml}", *(f"file {name}: {text}" for name, text in self.files.items())))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWish:
