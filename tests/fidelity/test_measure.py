@@ -9,7 +9,7 @@ import pytest
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
 from promptcache.fidelity import Fidelity, Setting, measure_fidelity
-from promptcache.fidelity.prompts import DEFAULT_QUESTION, random_prompts
+from promptcache.fidelity.measure import DEFAULT_QUESTION, random_prompts
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.language.documents import checked

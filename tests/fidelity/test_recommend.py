@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from promptcache.fidelity import AS_IT_IS, PROMOTED, Interval, Setting, SettingFidelity, clustered_interval
-from promptcache.fidelity.report import recommend
+from promptcache.fidelity import AS_IT_IS, PROMOTED, Fidelity, Interval, Setting, SettingFidelity, clustered_interval
 
 
 def figures(name: str, divergence: float, ttft: float, spread: float = 0.0) -> SettingFidelity:

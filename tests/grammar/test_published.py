@@ -14,7 +14,7 @@ from lxml import etree
 
 from promptcache.diagnostics import LanguageError, Severity
 from promptcache.language import check_schema, document_grammar, parse_prompt, parse_schema
-from promptcache.language.examples import example_prompt
+from promptcache.language.prompt import example_prompt
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS
 from tests import strategies

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, Role, Schema, check_schema, parse_prompt, resolve_prompt, tool_definitions
-from promptcache.language.syntax.nodes import IN_PYTHON
-from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
+from promptcache.language.syntax.nodes import IN_PYTHON, Argument, Message, Reference
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, faults, without_spans
 

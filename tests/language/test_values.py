@@ -53,7 +53,7 @@ def test_patterns_match_as_regular_expressions_do(pattern, text):
 def test_look_around_has_a_fix() -> None:
     """The error says what to write instead."""
     with pytest.raises(PatternError) as caught:
-        Pattern("(?!x)[a-z]+")
+        read_pattern("(?!x)[a-z]+")
     assert "[^,]+" in caught.value.help
 
 
