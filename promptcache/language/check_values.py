@@ -54,12 +54,13 @@ def _fields(node: Any) -> tuple[tuple[str, Kind, object], ...]:
     return tuple((each.name, kinds[each.name], each.default) for each in fields(node))
 
 
-_NO_NODES = ("include", "prompt")  # a node has the included items, and the text of the prompt
 _HOLD: Mapping[type, tuple[type, ...]] = {
-    element.node: tuple(dict.fromkeys(ELEMENTS[name].node for name in element.children if name not in _NO_NODES))
+    element.node: tuple(
+        dict.fromkeys(ELEMENTS[name].node for name in element.children if name not in {"include", "prompt"})
+    )
     for element in ELEMENTS.values()
 }
-"""Allowed types of children, by parent type."""
+"""Allowed types of children, by parent type. A node has the included items, and the text of a prompt."""
 
 
 def value_faults(schema: nodes.SchemaDocument) -> Iterator[Diagnostic]:

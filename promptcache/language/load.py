@@ -22,8 +22,6 @@ from promptcache.language.schema import Schema, parse_schema
 from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.xml import parse_xml
 
-_SUFFIXES = (".xml", ".xml.j2")
-
 
 def open_schema(source: str | os.PathLike[str] | Schema, context: Mapping[str, object] | None = None) -> Schema:
     """Return the schema from a `Schema`, XML text or a path; `context` is for templates.
@@ -100,7 +98,7 @@ def _path(source: Any, what: str, built: str) -> Path:
     if PATH.takes(source):
         text = os.fspath(source)
         looks_like_one = not any(map(str.isspace, text)) and ("." in text or "/" in text)
-        is_path = os.path.isfile(text) or text.endswith(_SUFFIXES) or looks_like_one  # noqa: PTH113
+        is_path = os.path.isfile(text) or text.endswith((".xml", ".xml.j2")) or looks_like_one  # noqa: PTH113
         if isinstance(source, os.PathLike) or is_path:
             return Path(source)
     hint, first = "", source

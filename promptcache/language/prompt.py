@@ -27,18 +27,9 @@ from promptcache.language.check_values import field_faults
 from promptcache.language.format.printer import print_prompt
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_prompt import misplaced_text, read_prompt
+from promptcache.language.syntax import nodes
 from promptcache.language.syntax.files import Files, Folder, is_template, no_template, open_document
-from promptcache.language.syntax.nodes import (
-    IN_PYTHON,
-    AnswerFormat,
-    Argument,
-    Example,
-    Message,
-    ParameterType,
-    PromptDocument,
-    Reference,
-    Role,
-)
+from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.source import decode, read_document
 from promptcache.language.syntax.values import answer_faults
 
@@ -46,17 +37,17 @@ _MAX_SHOWN = 30
 
 _FIELDS = {
     "schema": TEXT,
-    "references": tuple_of("a tuple of Reference", Reference),
-    "arguments": tuple_of("a tuple of Argument", Argument),
-    "messages": tuple_of("a tuple of Message", Message),
+    "references": tuple_of("a tuple of Reference", nodes.Reference),
+    "arguments": tuple_of("a tuple of Argument", nodes.Argument),
+    "messages": tuple_of("a tuple of Message", nodes.Message),
     "version": TEXT | None,
-    "answer_format": instance("an AnswerFormat", AnswerFormat) | None,
+    "answer_format": instance("an AnswerFormat", nodes.AnswerFormat) | None,
     "span": instance("a Span", Span),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Prompt(PromptDocument):
+class Prompt(nodes.PromptDocument):
     """One request against a schema, as written.
 
     `Prompt("travel").use("cities/miami", days="three").user("…")` builds a prompt without XML. Every method
@@ -134,7 +125,7 @@ class Prompt(PromptDocument):
             raise InvalidValue(f"module={shown(module)} is not allowed: call use(path) for each module")
         TEXT.check("module", module, InvalidValue)
         call = f"use({module!r})"
-        reference = Reference(
+        reference = nodes.Reference(
             path=module.removeprefix("/"),
             span=_in_python(call),
             absolute=module.startswith("/"),
@@ -153,19 +144,19 @@ class Prompt(PromptDocument):
 
     def system(self, text: str) -> Prompt:
         """Add a system turn."""
-        return self._say(Role.SYSTEM, text)
+        return self._say(nodes.Role.SYSTEM, text)
 
     def user(self, text: str) -> Prompt:
         """Add a user turn."""
-        return self._say(Role.USER, text)
+        return self._say(nodes.Role.USER, text)
 
     def assistant(self, text: str) -> Prompt:
         """Add an assistant turn; a final assistant turn stays open, and generation continues it."""
-        return self._say(Role.ASSISTANT, text)
+        return self._say(nodes.Role.ASSISTANT, text)
 
     def answer(
         self,
-        kind: ParameterType = ParameterType.TEXT,
+        kind: nodes.ParameterType = nodes.ParameterType.TEXT,
         *,
         choices: tuple[str, ...] = (),
         pattern: str | None = None,
@@ -175,8 +166,8 @@ class Prompt(PromptDocument):
         Raises:
             PromptError: There is no such format.
         """
-        answer = AnswerFormat(type=kind, choices=choices, pattern=pattern, span=_in_python("answer()"))
-        if faults := tuple(field_faults(answer, AnswerFormat)) or tuple(answer_faults(answer)):
+        answer = nodes.AnswerFormat(type=kind, choices=choices, pattern=pattern, span=_in_python("answer()"))
+        if faults := tuple(field_faults(answer, nodes.AnswerFormat)) or tuple(answer_faults(answer)):
             raise PromptError(faults)
         return replace(self, answer_format=answer)
 
@@ -191,11 +182,11 @@ class Prompt(PromptDocument):
         """
         return print_prompt(self)
 
-    def _say(self, role: Role | None, text: str) -> Prompt:
+    def _say(self, role: nodes.Role | None, text: str) -> Prompt:
         TEXT.check("text", text, InvalidValue)
         shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
         span = _in_python(f"{role or 'text'}({shown!r})")
-        return replace(self, messages=(*self.messages, Message(role=role, text=text, span=span)))
+        return replace(self, messages=(*self.messages, nodes.Message(role=role, text=text, span=span)))
 
 
 def parse_prompt(text: str | bytes, *, source: str = "<prompt>", folder: Files | None = None) -> Prompt:
@@ -212,7 +203,7 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>", folder: Files |
     return Prompt(**read_prompt(decode(text, source, PromptError), None if folder is None else Folder.of(folder)))
 
 
-def example_prompt(example: Example) -> Prompt:
+def example_prompt(example: nodes.Example) -> Prompt:
     """Parse the prompt of an example; its spans are places in the schema document.
 
     Raises:
@@ -235,18 +226,18 @@ def _in_python(path: str) -> Span:
     return Span(path, 0, 0, 0, 0)
 
 
-def _arguments(given: Mapping[str, str | float], call: str) -> tuple[Argument, ...]:
+def _arguments(given: Mapping[str, str | float], call: str) -> tuple[nodes.Argument, ...]:
     found = []
     for name, value in given.items():
         _ARGUMENT.check(f"argument {name}", value, InvalidValue)
         path = f"{call}.{name}" if name.isidentifier() else f"{call}[{name!r}]"
-        found.append(Argument(name=name, text=str(value), span=_in_python(path)))
+        found.append(nodes.Argument(name=name, text=str(value), span=_in_python(path)))
     return tuple(found)
 
 
 def split_question(prompt: Prompt) -> tuple[Prompt, str | None]:
     """Return a prompt without its last user turn or bare text, and that text; None if it ends with another turn."""
-    if not prompt.messages or prompt.messages[-1].role not in (None, Role.USER):
+    if not prompt.messages or prompt.messages[-1].role not in (None, nodes.Role.USER):
         return prompt, None
     *before, last = prompt.messages
     return replace(prompt, messages=tuple(before)), last.text

@@ -23,6 +23,13 @@ from promptcache.language.syntax.xml import Attribute, Characters, Element, Node
 
 _ROLES = frozenset(nodes.Role)
 _OF_PROMPT = {each.name for each in attributes_of(nodes.PromptDocument)}
+_INSTEAD = {
+    **{str(role): "write turns after the references, not inside them" for role in nodes.Role},
+    "answer": "write <answer> at the top level of the prompt",
+    "tool": "a turn is <system>, <user> or <assistant>",
+    "doc": "use an XML comment, <!-- … -->",
+}
+"""Fixes for elements that are not allowed inside of a reference."""
 
 
 def read_prompt(source: Source, folder: Folder | None = None) -> dict[str, Any]:
@@ -107,7 +114,8 @@ class _PromptReader:
             if isinstance(node, Characters) or node.name == "text":
                 self._no_text(node, around, last)
             elif node.name in RESERVED_MODULES - {"arg", "use"} and (around or node.name != "answer"):
-                self.faults.add("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
+                fix = _INSTEAD.get(node.name)
+                self.faults.add("PC102", f"<{node.name}> is not allowed here", node.name_span, fix)
             elif node.name not in {"arg", "answer"}:
                 module = self._module(node) if node.name == "use" else None
                 if node.name == "use" and module is None:
@@ -227,13 +235,3 @@ def _as_argument(around: tuple[Element, ...]) -> str:
     if len(around) > 1:
         return f'an argument of <{around[-2].name}> is written <arg name="{name}">…</arg>, or {name}="…" in its tag'
     return 'write <arg name="…">…</arg> with the name of the slot; text of the prompt follows the last reference'
-
-
-def _instead(name: str) -> str | None:
-    if name in _ROLES:
-        return "write turns after the references, not inside them"
-    if name == "answer":
-        return "write <answer> at the top level of the prompt"
-    if name == "tool":
-        return "a turn is <system>, <user> or <assistant>"
-    return "use an XML comment, <!-- … -->" if name == "doc" else None

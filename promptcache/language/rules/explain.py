@@ -34,14 +34,13 @@ _MISSING = {
     RuleKind.REQUIRES: "PC409",
     RuleKind.AFTER: "PC414",
 }
-_DECLARED = {RuleKind.CHOOSE: "PC419"}
 _WORDS = {
     RuleKind.REQUIRED: "{then} is required{where}",
     RuleKind.CHOICE: "{some} must be used{where}",
     RuleKind.EXCLUDES: "'{subject}' excludes '{other}'",
     RuleKind.AFTER: "'{subject}' comes after {then}",
 }
-_CODES = frozenset({*_MISSING.values(), *_DECLARED.values(), "PC408", "PC410", "PC411", "PC417", "PC418"})
+_CODES = frozenset({*_MISSING.values(), "PC408", "PC410", "PC411", "PC417", "PC418", "PC419"})
 
 
 @limited_solver(_MAX_STEPS)
@@ -336,7 +335,7 @@ class _Explainer(NamedTuple):
 def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], fix: str | None) -> Diagnostic:
     assert rule.declared is not None, "only rules of <rules> come here"
     message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
-    return diagnostic(_DECLARED.get(rule.kind, "PC418"), message, span, fix, related)
+    return diagnostic("PC419" if rule.kind is RuleKind.CHOOSE else "PC418", message, span, fix, related)
 
 
 def _remove(modules: Sequence[str], num_kept: int | None = None) -> str:
