@@ -91,10 +91,8 @@ def _styled_calls(text: str, start: int, names: Collection[str], style: CallStyl
         if read is None:
             break
         calls.append(ToolCall(name, json.dumps(read.values, ensure_ascii=False)))
+        stop = _behind(text, read.stop, read.tail)
         found = re.compile(joint_pattern(read.joint)).match(text, read.stop)
-        if found is None or found["name"] not in names:
-            stop = _behind(text, read.stop, read.tail)
-            break
     return tuple(calls), stop
 
 

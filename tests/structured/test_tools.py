@@ -194,6 +194,12 @@ XML = CallStyle(
         (xml("f", a="True"), "", [("f", {"a": True})], False),
         (f"Hi.\n{xml('f', a='x y')}", "Hi.", [("f", {"a": "x y"})], False),
         (xml("f", a="1").removesuffix("_call>"), "", [("f", {"a": 1})], True),
+        (
+            f"{xml('f', a='1')}\n<tool_call>\n<function=f>\n<para",
+            "\n<tool_call>\n<function=f>\n<para",
+            [("f", {"a": 1})],
+            True,
+        ),
         ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "", [("f", {"a": 1})], True),
         (xml("other"), xml("other"), [], False),
         ("<tool_call>\n<function=f>\nx</function>", "<tool_call>\n<function=f>\nx</function>", [], False),
