@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from promptcache.answers.call_style import call_style
-from promptcache.answers.channels import ChannelSplit, has_channels
-from promptcache.answers.reasoning import ReasoningSplit, SplitText, Tags, last_tag
+from promptcache.answers.reasoning import ChannelSplit, ReasoningSplit, SplitText, Tags, has_channels
 from promptcache.layout import Plan
 from promptcache.structured import CallSplit, CallStyle, Tool, ToolCall
 from promptcache.tokenizer import Tokenizer
+
+_NO_CALLS = CallStyle()
+_NUM_LAST_TOKENS = 16  # of a prompt, with the tag that it may end with
 
 
 class AnswerParts(NamedTuple):
@@ -71,7 +73,7 @@ class AnswerReader:
     has_channels: bool = False
     text_start: str = ""
     tool_names: frozenset[str] = frozenset()
-    call_style: CallStyle = field(default_factory=CallStyle)
+    call_style: CallStyle = _NO_CALLS
 
     def split(self) -> AnswerSplit:
         """Return a splitter for one answer."""
@@ -95,13 +97,16 @@ def answer_reader(tokenizer: Tokenizer, plan: Plan, tools: Sequence[Tool] = ()) 
     Raises:
         InvalidGeneration: The answers may call tools, and the form of calls is not known.
     """
-    tags, tag = tokenizer.reasoning_tags, last_tag(plan, tokenizer)
+    tags, end = tokenizer.reasoning_tags, ""
+    if tags is not None:
+        end = tokenizer.detokenize(plan.pieces[-1].token_ids[-_NUM_LAST_TOKENS:]).rstrip()
+    is_open = tags is not None and end.endswith(tags[0])
     return AnswerReader(
         reasoning_tags=tags,
-        reasoning_is_open=tags is not None and tag == tags[0],
-        reasoning_is_closed=tags is not None and tag == tags[1],
+        reasoning_is_open=is_open,
+        reasoning_is_closed=tags is not None and not is_open and end.endswith(tags[1]),
         has_channels=has_channels(tokenizer),
         text_start=tokenizer.answer_start,
         tool_names=frozenset(each.name for each in tools),
-        call_style=call_style(tokenizer, tools) if tools else CallStyle(),
+        call_style=call_style(tokenizer, tools) if tools else _NO_CALLS,
     )

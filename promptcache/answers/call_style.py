@@ -28,7 +28,7 @@ def call_style(tokenizer: Tokenizer, tools: Sequence[Tool]) -> CallStyle:
     Raises:
         InvalidGeneration: The template writes calls in a form that cannot be derived from it, or none.
     """
-    return _style_of_template(tokenizer).of(tools)
+    return replace(_style_of_template(tokenizer), tools=tuple(tools))
 
 
 @lru_cache(maxsize=4)
@@ -105,10 +105,18 @@ class _CallWriter:
             header, said = (each.rpartition(_QUESTION)[2] for each in (self._asked, self._render(answer)))
         except TemplateRefusal:
             return None
-        for tag in self._tokenizer.reasoning_tags or ():
+        tags = self._tokenizer.reasoning_tags
+        for tag in tags or ():
             header = header.partition(tag)[0]  # a block that the prompt opens or closes is no part of calls
         header = header if said.startswith(header) else header.rstrip()
-        return self._shown(said.removeprefix(header)) if said.startswith(header) else None
+        if not said.startswith(header):
+            return None
+        text = said.removeprefix(header)
+        if tags is not None and tags[1] in text:
+            text = text.rpartition(tags[1])[2].lstrip()
+        (token_ids,) = self._tokenizer.tokenize_parts([Markup(text)], Before.CONTROL)
+        stop = next((index for index, each in enumerate(token_ids) if each in self._tokenizer.eos_ids), len(token_ids))
+        return self._tokenizer.decode(token_ids[:stop])
 
     @property
     def writes_tools(self) -> bool:
@@ -149,15 +157,6 @@ class _CallWriter:
         if elements is not None:
             written += [elements.equals, elements.between, *elements.quotes, elements.empty_joint, elements.empty_tail]
         return replace(style, controls=control_tokens(self._tokenizer, *filter(None, written)))
-
-    def _shown(self, text: str) -> str:
-        """Return what an answer shows of a text of the template: behind its reasoning, up to its end."""
-        _, closing = self._tokenizer.reasoning_tags or ("", "")
-        if closing and closing in text:
-            text = text.rpartition(closing)[2].lstrip()
-        (token_ids,) = self._tokenizer.tokenize_parts([Markup(text)], Before.CONTROL)
-        stop = next((index for index, each in enumerate(token_ids) if each in self._tokenizer.eos_ids), len(token_ids))
-        return self._tokenizer.decode(token_ids[:stop])
 
 
 def control_tokens(tokenizer: Tokenizer, *texts: str) -> dict[str, int]:

@@ -2,18 +2,26 @@
 
 Models that reason write a block between two tags first, such as `<think>` and `</think>`. Some chat templates write the
 first tag at the end of the prompt.
+
+In the form of OpenAI (harmony), an answer is one message or more: `<|channel|>NAME<|message|>TEXT`, with
+`<|end|><|start|>assistant` between two. The final channel is its text, the others are its reasoning. A message to a
+function, `to=functions.NAME` in front of its text, is a call of a tool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from typing import NamedTuple, TypeAlias
 
 from promptcache.answers.text import num_open
-from promptcache.layout import Plan
 from promptcache.tokenizer import Tokenizer
 
-_NUM_LAST_TOKENS = 16  # of a prompt, with the tag that it may end with
+_MESSAGE = "<|message|>"
+_BEGINS = ("<|channel|>", "<|start|>", "to=")
+_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
+_END = re.compile("|".join(map(re.escape, _ENDS)))
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_FUNCTION = re.compile(r"\bto=functions\.([\w.-]+)")
 
 Tags: TypeAlias = tuple[str, str]
 
@@ -28,17 +36,13 @@ class SplitText(NamedTuple):
 class ReasoningSplit:
     """Splits the text of an answer, piece by piece. White space around the reasoning is left out.
 
+    `is_open` says whether the prompt ends with the first of the tags; there are none if the chat template has none.
+
     Attributes:
         has_reasoning: Whether the answer begins with reasoning, as far as it is known.
     """
 
     def __init__(self, tags: Tags | None, *, is_open: bool) -> None:
-        """Create a splitter for one answer.
-
-        Args:
-            tags: The tags around reasoning; None if the chat template has none.
-            is_open: Whether the prompt ends with the first tag.
-        """
         self.has_reasoning = is_open and tags is not None
         self._tags = tags
         self._is_answer = tags is None
@@ -63,7 +67,8 @@ class ReasoningSplit:
         if not self._is_answer:
             before, found, after = self._held.partition(closing)
             if not found:
-                return SplitText(self._text(before[: len(before) - _num_open(before, closing)]), "")
+                known = before[: len(before) - num_open(before, (closing,))]
+                return SplitText(self._text(known.rstrip()), "")  # the white space may be that before the tag
             reasoning, self._held = self._text(before.rstrip()), after
             self._is_answer = self._wants_text = True
         return SplitText(reasoning, self._text(self._held))
@@ -82,17 +87,81 @@ class ReasoningSplit:
         return text
 
 
-def last_tag(plan: Plan, tokenizer: Tokenizer) -> str | None:
-    """Return the tag of reasoning with which a prompt ends: that which opens a block, or that which closes it."""
-    tags = tokenizer.reasoning_tags
-    if tags is None:
-        return None
-    ids: Sequence[int] = plan.pieces[-1].token_ids[-_NUM_LAST_TOKENS:]
-    end = tokenizer.detokenize(ids).rstrip()
-    return next((each for each in tags if end.endswith(each)), None)
+def has_channels(tokenizer: Tokenizer) -> bool:
+    """Whether answers have channels, because the chat template writes one in front of their text."""
+    return _BEGINS[0] in tokenizer.answer_start
 
 
-def _num_open(text: str, closing: str) -> int:
-    """Return the length of the end of a text that may belong to a closing tag, with white space before it."""
-    kept = text[: len(text) - num_open(text, (closing,))]
-    return len(text) - len(kept.rstrip())
+class ChannelSplit:
+    """Splits the text of an answer, piece by piece, as `ReasoningSplit` does.
+
+    Attributes:
+        has_reasoning: Whether the answer has a message of reasoning, as far as it is known.
+    """
+
+    def __init__(self) -> None:
+        self.has_reasoning = False
+        self._held = ""  # text whose place is not known yet
+        self._is_start = self._is_header = True
+        self._is_reasoning = False
+        self._wants_text = False  # white space at the start of a message is left out
+
+    def add(self, piece: str) -> SplitText:
+        """Add a piece of the text, and return what is known now."""
+        self._held += piece
+        reasoning = answer = ""
+        before = None
+        while self._held and self._held != before:
+            before = self._held
+            if self._is_header and self._may_be_header:
+                header, found, rest = self._held.partition(_MESSAGE)
+                if not found:
+                    break
+                self._held = rest
+                more = self._begin(header)
+            else:
+                self._is_header = False  # at the start, an answer without channels
+                more = self._take()
+            reasoning, answer = reasoning + more.reasoning, answer + more.answer
+        return SplitText(reasoning, answer)
+
+    def rest(self) -> SplitText:
+        """Return the text that is held back, if no more follows. A header that is cut is no text."""
+        held, self._held = self._held, ""
+        is_cut = self._is_header and (not self._is_start or held.lstrip().startswith(_BEGINS))
+        return self._text("" if is_cut else held.rstrip() if self._is_reasoning else held)
+
+    @property
+    def _may_be_header(self) -> bool:
+        """Whether the text that is held back is the beginning of a message."""
+        begin = self._held.lstrip()
+        return not self._is_start or begin.startswith(_BEGINS) or any(each.startswith(begin) for each in _BEGINS)
+
+    def _begin(self, header: str) -> SplitText:
+        """Begin a message, and return what comes in front of its text."""
+        channel, function = _CHANNEL.search(header), _FUNCTION.search(header)
+        is_next = self.has_reasoning
+        self._is_start = self._is_header = False
+        self._is_reasoning = function is None and channel is not None and channel[1] != "final"
+        self._wants_text = True
+        self.has_reasoning = self.has_reasoning or self._is_reasoning
+        if function is not None:  # as the template writes it
+            return SplitText("", f" to=functions.{function[1]}<|channel|>commentary json{_MESSAGE}")
+        return SplitText("\n\n" if self._is_reasoning and is_next else "", "")
+
+    def _take(self) -> SplitText:
+        """Take the text of a message up to its end, as far as it is known."""
+        end = _END.search(self._held)
+        if end is not None:
+            text, self._held = self._held[: end.start()], self._held[end.end() :]
+            self._is_start, self._is_header = False, True
+            return self._text(text.rstrip() if self._is_reasoning else text)
+        stop = len(self._held) - num_open(self._held, _ENDS)
+        stop = len(self._held[:stop].rstrip()) if self._is_reasoning else stop
+        text, self._held = self._held[:stop], self._held[stop:]
+        return self._text(text)
+
+    def _text(self, text: str) -> SplitText:
+        text = text.lstrip() if self._wants_text else text
+        self._wants_text = self._wants_text and not text
+        return SplitText(text, "") if self._is_reasoning else SplitText("", text)

@@ -112,28 +112,22 @@ class TokenGrammars:
         """
         if not ends:
             raise InvalidGeneration("the format of the answer needs an end token, and 'eos_token_id' names none")
-        start = self._start(reasoning_tags, is_open, before)
-        grammar = grammar_text(output, {"lark_grammar": start})
-        compiled = self._cache.compiled(grammar)
+        body = f"{literal(before, self._controls)} @body" if before else "@body"
+        start = f"start: {body}"
+        if reasoning_tags is not None:
+            opening, closing = (literal(each, self._controls) for each in reasoning_tags)
+            if closing.startswith("<["):  # no text has a control token
+                reasoning = f"reasoning: reasoning_text {closing}\nreasoning_text: /(.|\\n)*/\n{_SPACE}"
+            else:
+                reasoning = f"reasoning[suffix={closing}]: /(.|\\n)*/\n{_SPACE}"
+            before_body = "reasoning space" if is_open else f"(space {opening} reasoning space)?"
+            start = f"start: {before_body} {body}\n{reasoning}"
+        compiled = self._cache.compiled(grammar_text(output, {"lark_grammar": start}))
         if fault := compiled.fault:
             raise refused_format(fault, output)
         matcher = TokenMatcher(compiled, self._num_tokens, ends)
         matcher.mask()  # finds out whether an end token leaves no other one
         return matcher
-
-    def _start(self, tags: tuple[str, str] | None, is_open: bool, before: str) -> str:
-        """Return the grammar of an answer with its reasoning; `@body` is that of the format."""
-        body = f"{literal(before, self._controls)} @body" if before else "@body"
-        if tags is None:
-            return f"start: {body}"
-        opening, closing = (literal(each, self._controls) for each in tags)
-        if closing.startswith("<["):  # no text has a control token
-            reasoning = f"reasoning: reasoning_text {closing}\nreasoning_text: /(.|\\n)*/\n{_SPACE}"
-        else:
-            reasoning = f"reasoning[suffix={closing}]: /(.|\\n)*/\n{_SPACE}"
-        if is_open:
-            return f"start: reasoning space {body}\n{reasoning}"
-        return f"start: (space {opening} reasoning space)? {body}\n{reasoning}"
 
 
 class _Vocabulary:

@@ -11,15 +11,17 @@ from promptcache.structured.formats import (
     Grammar,
     JSONSchema,
     OutputFormat,
+    OutputType,
+    Parsed,
     Regex,
     check_format,
     grammar_text,
     literal,
+    read_output,
     refused_format,
 )
 from promptcache.structured.grammars import CompiledGrammar, GrammarCache
 from promptcache.structured.tools import MAX_TOOLS, Tool, ToolCall, read_tools
-from promptcache.structured.types import OutputType, Parsed, read_output
 
 __all__ = [
     "CALL_ID",

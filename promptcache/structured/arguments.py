@@ -136,21 +136,15 @@ def alternatives(schema: Any, root: Mapping[str, Any], depth: int = 8) -> Iterat
         yield schema
 
 
-def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values of which a schema allows one; None if it does not list them."""
-    if "const" in schema:
-        return [schema["const"]]
-    return schema["enum"] if isinstance(schema.get("enum"), list) else None
-
-
 def _takes(schema: Any, value: Any, root: Mapping[str, Any]) -> bool:
     """Whether a value has the type or is one of the choices of a schema; other keywords are not read."""
-    return any(_is_of(each, value) for each in alternatives(schema, root))
-
-
-def _is_of(schema: Mapping[str, Any], value: Any) -> bool:
-    choices = choices_of(schema)
-    if choices is not None:
-        return any(type(each) is type(value) and each == value for each in choices)
-    kinds = _KINDS.get(str(schema.get("type")))
-    return kinds is None or (isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds))
+    for each in alternatives(schema, root):
+        choices = [each["const"]] if "const" in each else each.get("enum")
+        kinds = _KINDS.get(str(each.get("type")))
+        if isinstance(choices, list):
+            is_taken = any(type(choice) is type(value) and choice == value for choice in choices)
+        else:
+            is_taken = kinds is None or (isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds))
+        if is_taken:
+            return True
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,10 @@ from promptcache.structured.tools import Tool
 CALL_ID = "call00000"
 """Stands for any id in the texts of a style. Mistral's have nine characters."""
 
-_NAME_KEY = re.compile(r'"([a-z_]*name)"\s*:\s*"\Z')
-_ARGUMENTS_KEY = re.compile(r'"(\w+)"\s*:\s*\Z')
+NAME_KEY = re.compile(r'"([a-z_]*name)"\s*:\s*"\Z')
+ARGUMENTS_KEY = re.compile(r'"(\w+)"\s*:\s*\Z')
+"""The keys of the name and of the arguments in JSON of a call, at the end of `head` and of `middle`."""
+
 _ANY_ID = r"[^\s\"<\[]+"
 
 
@@ -62,26 +64,10 @@ class CallStyle:
     controls: Mapping[str, int] | None = None
     tools: Sequence[Tool] = ()
 
-    def of(self, tools: Sequence[Tool]) -> CallStyle:
-        """Return the style of calls of some tools."""
-        return replace(self, tools=tuple(tools))
-
     @property
     def is_json(self) -> bool:
         """Whether a call is JSON as a whole, with its name in it."""
-        return self.elements is None and _NAME_KEY.search(self.head) is not None
-
-    @cached_property
-    def name_key(self) -> str:
-        """The key of the name in JSON of a call."""
-        found = _NAME_KEY.search(self.head)
-        return found[1] if found else "name"
-
-    @cached_property
-    def arguments_keys(self) -> tuple[str, ...]:
-        """The keys that the arguments may have in JSON of a call."""
-        found = _ARGUMENTS_KEY.search(self.middle)
-        return tuple(dict.fromkeys((*([found[1]] if found else ()), "arguments", "parameters")))
+        return self.elements is None and NAME_KEY.search(self.head) is not None
 
     @cached_property
     def tag(self) -> str:
@@ -105,16 +91,6 @@ class CallStyle:
         behind = common_start(self.middle, empty).strip()
         return tuple(f"{self.head.lstrip()}{name}{behind}" for name in names)
 
-    @cached_property
-    def begin(self) -> re.Pattern[str]:
-        """Matches the head of a call that is no JSON, and its name."""
-        return re.compile(rf"{lenient(self.head)}(?P<name>[\w.-]+)")
-
-    @cached_property
-    def behind_name(self) -> re.Pattern[str]:
-        """Matches what is between a name and arguments."""
-        return re.compile(lenient(self.middle))
-
     def parameters(self, name: str) -> Mapping[str, Any]:
         """Return the JSON schema of the arguments of a tool; {} if it is not known."""
         found: Mapping[str, Any] = next((json.loads(e.parameters.schema) for e in self.tools if e.name == name), {})
@@ -127,9 +103,9 @@ def common_start(*texts: str) -> str:
     return texts[0][:size]
 
 
-def joint_pattern(joint: str | None) -> str:
-    """Return a pattern of a joint and the name behind it; it matches nothing if there is no joint."""
-    return "(?!)" if joint is None else rf"{lenient(joint)}(?P<name>[\w.-]+)"
+def name_behind(text: str) -> re.Pattern[str]:
+    """Return the pattern of a text of a template and a name behind it."""
+    return re.compile(rf"{lenient(text)}(?P<name>[\w.-]+)")
 
 
 def lenient(text: str) -> str:

@@ -10,16 +10,27 @@ import json
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from promptcache.structured.arguments import keyword, literal_value, read_json, read_json_at, typed_value
-from promptcache.structured.call_style import CallStyle, Elements, common_start, joint_pattern, lenient
+from promptcache.structured.call_style import (
+    ARGUMENTS_KEY,
+    NAME_KEY,
+    CallStyle,
+    Elements,
+    common_start,
+    lenient,
+    name_behind,
+)
 from promptcache.structured.tools import ToolCall
 
 _FENCE = re.compile(r"```[a-z_]*\n(.*?)\n?```", re.DOTALL)
 _OPEN_FENCE = re.compile(r"```[a-z_]*\n\s*")
 _KEY = r"([^\n<>=(){}\[\],:]+?)"  # name of an argument
 _SPACE = re.compile(r"\s+")
+
+_Arguments: TypeAlias = tuple[Any, int, str | None, str]
+"""The arguments of a call, where they end, and the texts that may follow: a joint and a name, or a tail."""
 
 
 def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[str, tuple[ToolCall, ...]]:
@@ -30,9 +41,11 @@ def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[st
     """
     found, rest, at = list[ToolCall](), list[str](), 0
     signs = style.signs(names)
-    while (begin := _first(text, signs, at)) is not None:
-        start, sign = begin
-        calls, stop = _calls_at(text, start, names, style)
+    while places := [(place, -len(sign), sign) for sign in signs if (place := text.find(sign, at)) >= 0]:
+        start, _, sign = min(places)  # the first one, and the longest of those
+        calls, stop = ((), start) if style.is_json else _styled_calls(text, start, names, style)
+        if not calls:
+            calls, stop = _json_calls(text, start + len(style.tag), names, style)
         rest.append(text[at:start] if calls else text[at : start + len(sign)])
         found += calls
         at = stop if calls else start + len(sign)
@@ -46,21 +59,6 @@ def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[st
         if found:
             content = _FENCE.sub(lambda block: "" if _calls_of(block[1].strip(), names, style) else block[0], content)
     return content.rstrip() if found else text, tuple(found)
-
-
-def _first(text: str, signs: Collection[str], at: int) -> tuple[int, str] | None:
-    """Return where the first of several signs is, and which one it is."""
-    places = [(place, -len(sign), sign) for sign in signs if (place := text.find(sign, at)) >= 0]
-    if not places:
-        return None
-    place, _, sign = min(places)
-    return place, sign
-
-
-def _calls_at(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
-    """Return the calls that begin with a sign at `start`, and where they end with the text behind them."""
-    calls, stop = ((), start) if style.is_json else _styled_calls(text, start, names, style)
-    return (calls, stop) if calls else _json_calls(text, start + len(style.tag), names, style)
 
 
 def _json_calls(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
@@ -79,39 +77,29 @@ def _json_calls(text: str, start: int, names: Collection[str], style: CallStyle)
 def _styled_calls(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
     """Return the calls whose names and arguments are apart."""
     calls, stop = list[ToolCall](), start
-    found = style.begin.match(text, start)
+    found = name_behind(style.head).match(text, start)
     while found is not None and found["name"] in names:
         name, at = found["name"], found.end()
-        elements = style.elements
-        read = (
-            _json_arguments(text, at, style)
-            if elements is None
-            else _element_arguments(text, at, name, style, elements)
-        )
+        if style.elements is None:
+            read = _json_arguments(text, at, style)
+        else:
+            read = _element_arguments(text, at, name, style, style.elements)
         if read is None:
-            break
-        calls.append(ToolCall(name, json.dumps(read.values, ensure_ascii=False)))
-        stop = _behind(text, read.stop, read.tail)
-        found = re.compile(joint_pattern(read.joint)).match(text, read.stop)
+            break  # a limit may have cut them
+        values, at, joint, tail = read
+        calls.append(ToolCall(name, json.dumps(values, ensure_ascii=False)))
+        stop = _behind(text, at, tail)
+        found = None if joint is None else name_behind(joint).match(text, at)
     return tuple(calls), stop
-
-
-class _Arguments(NamedTuple):
-    """The arguments of a call, where they end, and the texts that may follow: a joint and a name, or a tail."""
-
-    values: Any
-    stop: int
-    joint: str | None
-    tail: str
 
 
 def _json_arguments(text: str, start: int, style: CallStyle) -> _Arguments | None:
     """Return the arguments behind a name; None if there are none."""
-    behind = style.behind_name.match(text, start)
+    behind = re.compile(lenient(style.middle)).match(text, start)
     if behind is None or not text.startswith("{", behind.end()):
         return None
     try:
-        return _Arguments(*read_json_at(text, behind.end()), style.joint, style.tail)
+        return *read_json_at(text, behind.end()), style.joint, style.tail
     except (ValueError, RecursionError):
         return None
 
@@ -119,12 +107,12 @@ def _json_arguments(text: str, start: int, style: CallStyle) -> _Arguments | Non
 def _element_arguments(text: str, start: int, name: str, style: CallStyle, elements: Elements) -> _Arguments | None:
     """Return the same for arguments that are written one by one."""
     if _ends(text, start, elements.empty_joint, elements.empty_tail, shared=style.middle):
-        return _Arguments({}, start, elements.empty_joint, elements.empty_tail)
+        return {}, start, elements.empty_joint, elements.empty_tail
     schema, values = style.parameters(name), dict[str, Any]()
     properties = keyword(schema, "properties", dict)
     key, separator = re.compile(rf"{_KEY}{_equals(elements)}"), re.compile(lenient(elements.between))
     shared = common_start(elements.between, style.tail)
-    behind = style.behind_name.match(text, start)
+    behind = re.compile(lenient(style.middle)).match(text, start)
     while behind is not None and (named := key.match(text, behind.end())) is not None:
         found = _value(text, named.end(), style, elements)
         if found is None:
@@ -138,7 +126,7 @@ def _element_arguments(text: str, start: int, name: str, style: CallStyle, eleme
             values[argument] = typed_value(written, properties.get(argument, {}), schema)
         behind = separator.match(text, stop)
         if behind is None and _ends(text, stop, style.joint, style.tail, shared):
-            return _Arguments(values, stop, style.joint, style.tail)
+            return values, stop, style.joint, style.tail
     return None
 
 
@@ -210,8 +198,10 @@ def _call(value: Any, names: Collection[str], style: CallStyle) -> ToolCall | No
     if not isinstance(value, dict):
         return None
     value = value["function"] if isinstance(value.get("function"), dict) else value
-    name = value.get("name", value.get(style.name_key))
-    arguments: Any = next((value[key] for key in style.arguments_keys if key in value), {})
+    name_key, arguments_key = NAME_KEY.search(style.head), ARGUMENTS_KEY.search(style.middle)
+    name = value.get("name", value.get(name_key[1]) if name_key else None)
+    keys = (*(arguments_key.groups() if arguments_key else ()), "arguments", "parameters")
+    arguments: Any = next((value[key] for key in keys if key in value), {})
     if isinstance(arguments, str):
         try:
             arguments = read_json(arguments)
@@ -223,7 +213,7 @@ def _call(value: Any, names: Collection[str], style: CallStyle) -> ToolCall | No
 
 
 class CallSplit:
-    """Splits the text of an answer from its calls, piece by piece.
+    """Splits the text of an answer from its calls of the tools `names`, piece by piece.
 
     Text is held back from where a call may begin. The pieces and the rest are the text that `parse_calls` returns.
 
@@ -232,11 +222,6 @@ class CallSplit:
     """
 
     def __init__(self, names: Collection[str], style: CallStyle) -> None:
-        """Create a splitter for one answer.
-
-        Args:
-            names: Names of the tools.
-        """
         self.calls: tuple[ToolCall, ...] = ()
         self._names, self._style = names, style
         self._said = self._held = ""
@@ -249,7 +234,10 @@ class CallSplit:
             return ""
         places = (at for at in range(len(self._held)) if self._may_begin(at))
         stop = next(places, len(self._held))
-        return self._take(len(self._held[:stop].rstrip()))  # white space before a call is left out
+        stop = len(self._held[:stop].rstrip())  # white space before a call is left out
+        taken, self._held = self._held[:stop], self._held[stop:]
+        self._said += taken
+        return taken
 
     def rest(self) -> str:
         """Return the text that is held back, if no more follows, without the calls in it."""
@@ -272,8 +260,3 @@ class CallSplit:
         return self._held[found.end()] in "{[" and (
             block is None or bool(_calls_of(block[1].strip(), self._names, self._style))
         )
-
-    def _take(self, length: int) -> str:
-        taken, self._held = self._held[:length], self._held[length:]
-        self._said += taken
-        return taken

@@ -10,7 +10,7 @@ from typing import Any
 from promptcache.diagnostics import InvalidGeneration, shown
 from promptcache.structured.call_style import CallStyle
 from promptcache.structured.calls import parse_calls
-from promptcache.structured.formats import OutputFormat, literal, may_begin
+from promptcache.structured.formats import OutputFormat, check_format, literal
 from promptcache.structured.tools import Tool, ToolCall
 
 
@@ -88,7 +88,8 @@ class CallsOrText(OutputFormat):
         style = self.calls.written_style
         first = style.head[:1]
         controls = tuple(style.controls or ())
-        if not (style.head.startswith(controls) or self.before.startswith(controls)) and may_begin(self.text, first):
+        is_control = style.head.startswith(controls) or self.before.startswith(controls)
+        if not is_control and check_format(self.text).matcher().consume_tokens([*first.encode()]):
             raise InvalidGeneration(
                 f"the format of the answer does not work with tools of this model: calls and answers both begin with "
                 f"{shown(first)}; leave one of them out"

@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias, get_origin
 
 from llguidance import LLTokenizer, regex_to_lark
+from typing_extensions import TypeVar
 
 from promptcache.diagnostics import TEXT, InvalidGeneration, InvalidOutput, first_line, shown
 from promptcache.structured.grammars import CompiledGrammar, GrammarCache
@@ -80,7 +81,7 @@ class OutputFormat(ABC):
             InvalidOutput: `text` is not text.
         """
         TEXT.check("text", text, InvalidOutput)
-        matcher = _compiled(self).matcher()
+        matcher = check_format(self).matcher()
         return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
 
     def parse(self, text: str) -> Any:
@@ -151,22 +152,21 @@ class Regex(OutputFormat):
     load: Callable[[str], Any] = field(default=str, compare=False)
 
     def __post_init__(self) -> None:
-        for each in self._patterns:
-            _check_text(self, each)
-
-    @property
-    def _patterns(self) -> tuple[str, ...]:
-        return (self.pattern,) if self.also is None else (self.pattern, self.also)
+        _check_text(self, self.pattern)
+        if self.also is not None:
+            _check_text(self, self.also)
 
     @property
     def grammar(self) -> Mapping[str, Any]:
         """The patterns as a grammar."""
-        matched = " & ".join(f"/{regex_to_lark(each, _ASCII)}/" for each in self._patterns)
+        patterns = (self.pattern,) if self.also is None else (self.pattern, self.also)
+        matched = " & ".join(f"/{regex_to_lark(each, _ASCII)}/" for each in patterns)
         return {"lark_grammar": f"start: TEXT\nTEXT: {matched}"}
 
     def _value(self, text: str) -> Any:
         if not self.accepts(text):
-            raise ValueError(f"{shown(text)} does not match {' and '.join(self._patterns)}")
+            also = "" if self.also is None else f" and {self.also}"
+            raise ValueError(f"{shown(text)} does not match {self.pattern}{also}")
         return self.load(text)
 
 
@@ -231,19 +231,62 @@ class JSONSchema(OutputFormat):
         return self.load(text)
 
 
-def check_format(output: OutputFormat) -> None:
-    """Refuse a format that llguidance does not support. Takes no tokenizer.
+Parsed = TypeVar("Parsed", default=Any)
+"""The type of the value of an answer."""
+
+OutputType: TypeAlias = type[Parsed] | OutputFormat | Mapping[str, Any] | None
+"""What a caller may ask for as the format of an answer. Type checkers know the value of an answer of a type."""
+
+
+def read_output(output: Any) -> OutputFormat:
+    """Return the format that a caller asks for.
+
+    Args:
+        output: An `OutputFormat`; a JSON schema as a mapping; or a type: a model of pydantic, a dataclass, a `Literal`,
+            `list[int]`, ….
+
+    Raises:
+        InvalidGeneration: It is none of these, or pydantic has no JSON schema for the type, or is not installed.
+    """
+    if isinstance(output, OutputFormat):
+        return output
+    if isinstance(output, Mapping):
+        try:
+            return JSONSchema(json.dumps(dict(output)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidGeneration(f"the JSON schema of the answer cannot be written as JSON: {error}") from error
+    if not isinstance(output, type) and get_origin(output) is None:
+        raise InvalidGeneration(
+            f"output={shown(output)} is not allowed: a type, a JSON schema as a dict, Choice([…]), Regex(…), "
+            "JSONSchema(…) or Grammar(…) is expected"
+        )
+    try:
+        from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUserError
+    except ImportError as error:
+        raise InvalidGeneration(
+            f"output={shown(output)} needs pydantic, which is not installed: pip install pydantic, or give a JSON "
+            "schema as a dict"
+        ) from error
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(output)
+        schema = adapter.json_schema()
+    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+        raise InvalidGeneration(f"output={shown(output)} has no JSON schema: {first_line(error)}") from error
+    return JSONSchema(json.dumps(schema), load=adapter.validate_json)
+
+
+def check_format(output: OutputFormat) -> CompiledGrammar:
+    """Return a format as a grammar over the bytes of a text. Takes no tokenizer.
 
     Raises:
         InvalidGeneration: It is not valid, has a keyword that is not supported, is too large, or no text has it; says
             which.
     """
-    _compiled(output)
-
-
-def may_begin(output: OutputFormat, text: str) -> bool:
-    """Whether a text of a format may begin with a text. Errors are those of `check_format`."""
-    return bool(_compiled(output).matcher().consume_tokens([*text.encode()]))
+    compiled = _bytes().compiled(grammar_text(output))
+    if fault := compiled.fault:
+        raise refused_format(fault, output)
+    return compiled
 
 
 def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
@@ -306,14 +349,6 @@ def _reason(fault: str, *, is_own: bool) -> str:
     first, *others = _PLACE.sub("", reason).splitlines() or [""]
     reason = " ".join([first, *(each.removeprefix("error: ") for each in others if each.startswith("error:"))])
     return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON // 2]}…{reason[-_MAX_REASON // 2 :]}"
-
-
-def _compiled(output: OutputFormat) -> CompiledGrammar:
-    """Return a format as a grammar over the bytes of a text."""
-    compiled = _bytes().compiled(grammar_text(output))
-    if fault := compiled.fault:
-        raise refused_format(fault, output)
-    return compiled
 
 
 @cache

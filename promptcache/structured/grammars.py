@@ -95,10 +95,6 @@ class GrammarCache:
         with self._lock:
             self._all[grammar] = self._kept[grammar] = found
             self._kept.move_to_end(grammar)
-            while len(self._kept) > _MAX_KEPT or self._num_kept_bytes > _MAX_KEPT_BYTES:
+            while len(self._kept) > _MAX_KEPT or sum(each.num_bytes for each in self._kept.values()) > _MAX_KEPT_BYTES:
                 self._kept.popitem(last=False)
         return found
-
-    @property
-    def _num_kept_bytes(self) -> int:
-        return sum(each.num_bytes for each in self._kept.values())

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.answers import AnswerReader
+from promptcache.answers import AnswerReader, has_channels
 from promptcache.answers.call_style import call_style
-from promptcache.answers.channels import has_channels
 from promptcache.answers.token_grammars import token_grammars
 from promptcache.structured import Choice
 from promptcache.tokenizer import Before, HubTokenizer, Markup

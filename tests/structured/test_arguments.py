@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def test_arguments_without_quotes_have_the_type_of_their_schema(schema: Any, tex
     defs = {"name": {"type": "string"}, "itself": {"$ref": "#/$defs/itself"}}
     parameters = {"type": "object", "properties": {"x": schema}, "$defs": defs}
     tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
-    _, (call,) = parse_calls(xml("f", x=text), ["f"], XML.of(tools))
+    _, (call,) = parse_calls(xml("f", x=text), ["f"], replace(XML, tools=tools))
     assert json.loads(call.arguments) == {"x": expected}
 
 
@@ -83,6 +84,6 @@ def test_any_schema_leaves_arguments_readable(schema: Any, parameters: dict[str,
     """Keywords of a schema with values that JSON Schema does not have say nothing about arguments."""
     own = {"properties": {"x": schema}, **parameters}
     tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": own}}])
-    _, (call,) = parse_calls(xml("f", x="7"), frozenset({"f"}), XML.of(tools))
+    _, (call,) = parse_calls(xml("f", x="7"), frozenset({"f"}), replace(XML, tools=tools))
     assert json.loads(call.arguments)["x"] in (7, "7")
-    assert ToolCalls(tools, XML.of(tools)).grammar
+    assert ToolCalls(tools, replace(XML, tools=tools)).grammar

@@ -179,7 +179,8 @@ XML = CallStyle(
         empty_joint=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
         empty_tail=">\n</function>\n</tool_call>",
     ),
-).of(NOTES)
+    tools=NOTES,
+)
 
 
 @pytest.mark.parametrize(
