@@ -201,12 +201,10 @@ class _Checker:
         """Plan a prompt with --model; return warnings, and a diagnostic if the model has too few positions."""
         if self._limits is None:
             return ()
-        from promptcache.layout import context_length_fault
-
         try:
             return self._limits.plan(selection, self._layouts[schema.name]).warnings
         except ContextLengthExceeded as error:
-            return (context_length_fault(error, selection),)
+            return (diagnostic("PC504", str(error), selection.span),)
 
 
 def _print(report: CheckReport) -> None:

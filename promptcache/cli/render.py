@@ -25,7 +25,7 @@ from promptcache.cli.output import columns, slot_name, warn, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import ROOT, as_data, counted, printable
-from promptcache.layout import Piece, Plan, render
+from promptcache.layout import Piece, Plan, piece_texts
 from promptcache.tokenizer import HubTokenizer
 
 _TOKEN_HEAD = ("position", "token id", "text", "KV", "from")
@@ -104,9 +104,9 @@ def render_prompt(
     request = read_request(file, schema_files, words, sources)
     limits = TokenLimits.of(model)
     plan = plan_request(request, limits, repair=repair)
-    text, texts = render(plan, limits.tokenizer)
+    texts = piece_texts(plan, limits.tokenizer)
     parts = tuple(zip(plan.pieces, texts, strict=True))
-    return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, text=text, parts=parts)
+    return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, text="".join(texts), parts=parts)
 
 
 def _token_lines(rendered: Rendered) -> Iterator[TokenLine]:

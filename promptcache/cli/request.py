@@ -169,7 +169,7 @@ def all_encodings(
     variants = run_variants(layout, codec)
     yield from ((each.module(layout), each.encoding) for each in variants)
     yield from pair_encodings(layout, variants)
-    yield from member_encodings(schema, declared_members(schema), layout, variants, tokenizer, codec)
+    yield from member_encodings(declared_members(schema), layout, variants, tokenizer, codec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from promptcache.answers import AnswerReader, TokenGrammars, TokenMatcher, answe
 from promptcache.diagnostics import InvalidGeneration, inside, shown
 from promptcache.encode import Executor, Refiner
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
-from promptcache.layout import Plan, render
+from promptcache.layout import Plan, piece_texts
 from promptcache.model import Model, read_options
 from promptcache.options import OptionKeywords, Options
 from promptcache.planning import ChatPrompt, Planner, PromptSource, check_room, checked_batch
@@ -60,7 +60,7 @@ def _check_length_of_format(options: Options, model: Model) -> None:
 
 def _check_tools(tools: Sequence[Tool], plan: Plan, tokenizer: Tokenizer, *, is_chat: bool) -> None:
     """Refuse tools whose definitions the model would not read. Of a chat, the template writes all of the prompt."""
-    text = render(plan, tokenizer).text if is_chat else text_of(plan.selection)
+    text = "".join(piece_texts(plan, tokenizer)) if is_chat else text_of(plan.selection)
     if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
         fix = (
             "the chat template of this model writes no tools; put their definitions into a message"

@@ -25,6 +25,7 @@ from promptcache.language.checked import (
     FinalText,
     Selection,
     text_of,
+    text_within,
     tool_definitions,
     walk_checked,
 )
@@ -186,6 +187,7 @@ __all__ = [
     "split_question",
     "text_of",
     "text_outside_turns",
+    "text_within",
     "tool_definitions",
     "vocabulary",
     "walk",

@@ -259,19 +259,26 @@ _Piece: TypeAlias = FinalText | CheckedParameter | CheckedTurn
 
 def text_of(selection: Selection) -> str:
     """Return the text of a prompt: its modules with their arguments, then its own text; each turn starts a new line."""
-    schema, filled = selection.schema, {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
+    schema = selection.schema
     goes_on = schema.has_open_turn or not schema.has_turns
+    found = [text_within(selection, schema.children)]
+    for message in selection.messages:
+        found += [schema.open_separator if message.role is None and goes_on else "\n", message.text]
+    return "".join(found)
+
+
+def text_within(selection: Selection, items: Iterable[CheckedItem], owner: str = "") -> str:
+    """Return the text of those items of a module that are in a prompt; each turn in them begins and ends a line."""
+    filled = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
     found = []
-    for owner, piece in _pieces(selection):
+    for path, piece in _pieces(selection, items, owner):
         match piece:
             case FinalText(text=text):
                 found.append(text)
             case CheckedTurn():
                 found.append("\n")
             case parameter:
-                found.append(parameter.lead + filled.get((owner, parameter.name), parameter.default or ""))
-    for message in selection.messages:
-        found += [schema.open_separator if message.role is None and goes_on else "\n", message.text]
+                found.append(parameter.lead + filled.get((path, parameter.name), parameter.default or ""))
     return "".join(found)
 
 
@@ -280,7 +287,7 @@ def tool_definitions(selection: Selection) -> list[Any]:
     from promptcache.structured import read_tools  # brings the library of grammars, which few commands need
 
     found: dict[str, Any] = {}
-    for _, piece in _pieces(selection):
+    for _, piece in _pieces(selection, selection.schema.children):
         if isinstance(piece, FinalText):
             at = 0
             with suppress(ValueError, RecursionError):  # raised by JSON that is not complete
@@ -291,9 +298,11 @@ def tool_definitions(selection: Selection) -> list[Any]:
     return [each.definition for each in found.values()]
 
 
-def _pieces(selection: Selection) -> Iterator[tuple[str, _Piece]]:
-    """Yield the texts and slots of a prompt, each with the module around it, and turns at their start and, unless it
-    is open, their end."""
+def _pieces(selection: Selection, items: Iterable[CheckedItem], owner: str = "") -> Iterator[tuple[str, _Piece]]:
+    """Yield the texts and slots of items in a prompt, each with the module around it.
+
+    Turns come at their start and, unless they are open, at their end.
+    """
     present = frozenset(selection.modules)
 
     def walk(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[str, _Piece]]:
@@ -312,4 +321,4 @@ def _pieces(selection: Selection) -> Iterator[tuple[str, _Piece]]:
                 case piece:
                     yield owner, piece
 
-    return walk(selection.schema.children, "")
+    return walk(items, owner)

@@ -11,22 +11,14 @@ This room uses no tensors and draws no pictures.
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest, num_shared
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.members import member_encodings
-from promptcache.layout.pieces import Origin, Piece, Plan
+from promptcache.layout.pieces import Origin, Piece, Plan, piece_texts, positions_to_repair
 from promptcache.layout.plan import (
     check_length,
     check_positions,
-    context_length_fault,
     make_plan,
     needed_positions,
 )
-from promptcache.layout.rendering import Rendering, render
-from promptcache.layout.repair import positions_to_repair
-from promptcache.layout.run_variants import (
-    find_variant,
-    pair_encodings,
-    run_variants,
-    scaffolds_in_use,
-)
+from promptcache.layout.run_variants import pair_encodings, run_variants, scaffolds_in_use
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -52,7 +44,6 @@ __all__ = [
     "Origin",
     "Piece",
     "Plan",
-    "Rendering",
     "RequestTokens",
     "Run",
     "RunPiece",
@@ -63,16 +54,14 @@ __all__ = [
     "check_length",
     "check_positions",
     "context_digest",
-    "context_length_fault",
-    "find_variant",
     "lay_out",
     "make_plan",
     "member_encodings",
     "needed_positions",
     "num_shared",
     "pair_encodings",
+    "piece_texts",
     "positions_to_repair",
-    "render",
     "run_variants",
     "scaffolds_in_use",
 ]

@@ -7,10 +7,9 @@ any schema or request. A digest does not depend on a model.
 from __future__ import annotations
 
 import hashlib
-import sys
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from struct import pack
 from typing import Any
 
 DIGEST_VERSION = 3
@@ -55,8 +54,8 @@ class Encoding:
         Attention is causal: the KV of the first tokens does not depend on the later ones.
         """
         digest = hashlib.sha256(f"promptcache encoding {DIGEST_VERSION}\n{self.codec}\n{stop}\n".encode())
-        digest.update(_int64_bytes(self.token_ids[:stop]))
-        digest.update(_int64_bytes(self.position_ids[:stop]))
+        digest.update(pack(f"<{stop}q", *self.token_ids[:stop]))
+        digest.update(pack(f"<{stop}q", *self.position_ids[:stop]))
         digest.update(context_digest(self.context).encode())
         return digest.hexdigest()
 
@@ -121,15 +120,6 @@ class KVPart:
         return f"{whole} {self.start} {self.shift}" if self.start or self.shift else whole
 
 
-def closed_up(parts: Iterable[KVPart]) -> tuple[KVPart, ...]:
-    """Return parts at consecutive positions from 0 on, in their order. None of them has a gap between its positions."""
-    position, found = 0, list[KVPart]()
-    for part in parts:
-        found.append(part.at(position))
-        position += part.num_tokens
-    return tuple(found)
-
-
 def context_digest(context: Iterable[KVPart]) -> str:
     """Return the digest of the parts of a context, 64 hexadecimal digits."""
     return hashlib.sha256("\n".join([part.digest for part in context]).encode()).hexdigest()
@@ -164,11 +154,3 @@ def num_shared(known: Sequence[Any], wanted: Sequence[Any]) -> int:
         return len(known)
     pairs = enumerate(zip(known, wanted, strict=False))
     return next((index for index, (left, right) in pairs if left != right), min(len(known), len(wanted)))
-
-
-def _int64_bytes(numbers: Sequence[int]) -> bytes:
-    """Return numbers as signed little-endian 64-bit integers."""
-    packed = array("q", numbers)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()

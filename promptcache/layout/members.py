@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, cast
 
 from promptcache.diagnostics import ContextLengthExceeded
-from promptcache.language import CheckedModule, CheckedSchema, FinalText, Member, Selection, join_path
+from promptcache.language import CheckedModule, FinalText, Member, Selection, join_path
 from promptcache.layout.encoding import Encoding
-from promptcache.layout.run_variants import Visibility, collection_of, find_variant, variant_behind
+from promptcache.layout.run_variants import Visibility, find_variant, variant_behind
 from promptcache.layout.types import Layout, Run, TextGroup, TextPiece, Variant, VariantKind
 from promptcache.tokenizer import Before, Tokenizer
 
@@ -38,15 +38,12 @@ def members_in_use(
         return (), tuple(variants)
     paths = [path for path in selection.modules if path in selection.members]
     runs = [_run(selection.module(path), index, tokenizer) for index, path in enumerate(paths, len(layout.runs))]
-    seen = {path: _context(path, layout, variants) for path in {*map(collection_of, runs)}}
-    made = [
-        _variant(layout, run, index, seen[collection_of(run)], codec) for index, run in enumerate(runs, len(variants))
-    ]
+    seen = {path: _context(path, layout, variants) for path in {run.parent for run in runs}}
+    made = [_variant(layout, run, index, seen[run.parent], codec) for index, run in enumerate(runs, len(variants))]
     return tuple(runs), (*variants, *made)
 
 
 def member_encodings(
-    schema: CheckedSchema,
     members: Mapping[str, Mapping[str, Member]],
     layout: Layout,
     variants: Sequence[Variant],
@@ -56,8 +53,8 @@ def member_encodings(
     """Yield the path and the encoding of each member, as prompts use it that name it first.
 
     Args:
-        schema, layout, variants: As of `members_in_use`.
         members: The members of each collection, by name. They may change meanwhile.
+        layout, variants: As of `members_in_use`.
         codec: The codec of the variants.
 
     Raises:
@@ -66,13 +63,15 @@ def member_encodings(
     for path, own in members.items():
         seen = _context(path, layout, variants)
         for name, member in tuple(own.items()):
-            run = _run(schema.modules[path].member(name, member), len(layout.runs), tokenizer)
+            run = _run(layout.schema.modules[path].member(name, member), len(layout.runs), tokenizer)
             yield join_path(path, name), _variant(layout, run, len(variants), seen, codec).encoding
 
 
 def _context(path: str, layout: Layout, variants: Sequence[Variant]) -> list[Variant]:
     """Return the variants that members of a collection attend to: of runs that have tokens and are cached."""
-    found = (find_variant(variants, run, None) for run in Visibility(layout).of_collection(path))
+    piece = TextPiece(start=layout.modules[path].start, token_ids=(), text="", span=layout.schema.source.span)
+    place = Run(index=layout.collections[path], module=path, pieces=(piece,), cached=True)
+    found = (find_variant(variants, run, None) for run in Visibility(layout).plain(place))
     return [variant for variant in found if variant is not None]
 
 

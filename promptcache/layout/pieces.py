@@ -6,17 +6,19 @@ Every change of a plan maps pieces to pieces: repair, an answer that goes on, or
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby, pairwise
+from operator import attrgetter
 from typing import Any
 
 from promptcache.diagnostics import Diagnostic, Short
-from promptcache.language import Placement, Repair, RepairKind, Selection
-from promptcache.layout.encoding import KVPart, RequestTokens
+from promptcache.language import Repair, RepairKind, Selection
+from promptcache.layout.encoding import KVPart, RequestTokens, num_shared
 from promptcache.layout.types import Layout, Level, Run
+from promptcache.tokenizer import Tokenizer
 
 
 class Origin(StrEnum):
@@ -70,10 +72,6 @@ class Piece(Short):
         """First position after the tokens."""
         return self.start + len(self.token_ids) if self.source is None else self.source.last + 1
 
-    def at(self, position: int) -> Piece:
-        """Return the same tokens with the first one at `position`."""
-        return replace(self, start=position, source=None if self.source is None else self.source.at(position))
-
     def cut(self, start: int, stop: int) -> Piece:
         """Return the tokens `[start, stop)` of a stored piece."""
         assert self.source is not None, "only stored pieces are cut"
@@ -81,20 +79,6 @@ class Piece(Short):
         source = replace(self.source, start=self.source.start + start, stop=self.source.start + stop)
         index = self.index + start
         return replace(self, token_ids=self.token_ids[start:stop], start=source.first, source=source, index=index)
-
-    def as_new(self, origin: Origin) -> Iterator[Piece]:
-        """Yield the tokens of a stored piece as new ones, at their positions; a gap between positions divides them."""
-        assert self.index is not None, "stored pieces belong to a run"
-        for _, group in groupby(enumerate(self.position_ids), key=lambda each: each[1] - each[0]):
-            indices = [index for index, _ in group]
-            yield replace(
-                self,
-                token_ids=self.token_ids[indices[0] : indices[-1] + 1],
-                start=self.position_ids[indices[0]],
-                source=None,
-                origin=origin,
-                index=self.index + indices[0],
-            )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -137,11 +121,6 @@ class Plan(Short):
     def new(self) -> tuple[Piece, ...]:
         """The pieces that this request prefills."""
         return tuple(piece for piece in self.pieces if piece.source is None)
-
-    @property
-    def added(self) -> tuple[Piece, ...]:
-        """The pieces that the prompt adds after the schema."""
-        return tuple(piece for piece in self.pieces if piece.run is None)
 
     @cached_property
     def level(self) -> Level:
@@ -227,37 +206,22 @@ class Plan(Short):
         return replace(self, pieces=(*self.pieces, answer))
 
 
-def placed(pieces: Iterable[Piece], placement: Placement) -> tuple[Piece, ...]:
-    """Return pieces at the positions of one prompt.
-
-    Args:
-        pieces: In order, where they are in the layout. Fixed positions leave them there. Closed ones are consecutive
-            from 0 on.
-    """
-    if placement is Placement.FIXED:
-        return tuple(pieces)
-    position, found = 0, list[Piece]()
-    for piece in pieces:
-        found.append(piece.at(position))
-        position += len(piece.token_ids)
-    return tuple(found)
-
-
 def recomputed(
     pieces: Iterable[Piece], positions: Container[int], origin: Origin = Origin.REPAIRED
 ) -> tuple[Piece, ...]:
-    """Return pieces with the stored tokens at some positions as new ones."""
+    """Return pieces with the stored tokens at some positions as new ones; a gap between positions divides these."""
     found: list[Piece] = []
     for piece in pieces:
-        again = [] if piece.source is None else [position in positions for position in piece.position_ids]
-        if not any(again):
+        places = () if piece.source is None else piece.position_ids
+        shifts = [place - index if place in positions else None for index, place in enumerate(places)]
+        if all(shift is None for shift in shifts):
             found.append(piece)
             continue
         start = 0
-        for is_new, group in groupby(again):
+        for shift, group in groupby(shifts):
             stop = start + len([*group])
             stretch = piece.cut(start, stop)
-            found += stretch.as_new(origin) if is_new else [stretch]
+            found.append(stretch if shift is None else replace(stretch, source=None, origin=origin))
             start = stop
     return tuple(found)
 
@@ -289,3 +253,53 @@ def num_exact(pieces: Sequence[Piece]) -> int:
             return index
         before.append(part)
     return len(pieces)
+
+
+def positions_to_repair(pieces: Sequence[Piece], repair: Repair, weights: Sequence[float] = ()) -> frozenset[int]:
+    """Return the positions of the stored tokens of a prompt that are computed again.
+
+    Args:
+        pieces: In position order.
+        repair: `all` computes every token again, beginning with the first one that has not attended to exactly the
+            tokens in use before it. `attended-K` computes again those from there on that weigh most: K for each run
+            that has some. `first-K` computes the first K tokens of each run again, beginning with the first run whose
+            context is not exactly the tokens in use before it. Others change nothing here.
+        weights: For `attended-K`, how much the new tokens attend to each position. Without them, it changes nothing.
+    """
+    index = num_exact(pieces)
+    is_known = repair.kind in (RepairKind.FIRST, RepairKind.ALL) or (repair.kind is RepairKind.ATTENDED and weights)
+    if not is_known or index == len(pieces):
+        return frozenset()
+    first = pieces[index]
+    assert first.source is not None, "a piece that is not exact is stored"
+    before = tuple(each.source for each in pieces[:index] if each.run is not first.run)
+    if repair.kind is RepairKind.FIRST and first.source.encoding.context == before:  # the context of its run is exact
+        index = next((later for later in range(index, len(pieces)) if pieces[later].run is not first.run), len(pieces))
+    candidates, found = list[int](), list[int]()
+    stored = (piece for piece in pieces[index:] if piece.source is not None)
+    for _, group in groupby(stored, key=attrgetter("run.index")):
+        positions = [position for piece in group for position in piece.position_ids]
+        candidates += positions
+        found += positions[: repair.num_again(len(positions))]
+    if repair.kind is RepairKind.ATTENDED:
+        found = sorted(candidates, key=lambda position: -weights[position])[: len(found)]  # equal ones stay in order
+    return frozenset(found)
+
+
+def piece_texts(plan: Plan, tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each piece of a plan, control tokens included.
+
+    Some tokenizers decode a token differently next to other tokens (a character split in two, spaces between
+    words). In this case, a piece gets the text that its tokens add to the text of all tokens before them.
+    """
+    token_ids = [piece.token_ids for piece in plan.pieces]
+    text = tokenizer.detokenize([*chain.from_iterable(token_ids)])
+    alone = [tokenizer.detokenize(part) for part in token_ids]
+    if "".join(alone) == text:
+        return alone
+    cuts, seen = [0], list[int]()
+    for part in token_ids[:-1]:
+        seen.extend(part)
+        so_far = tokenizer.detokenize(seen)
+        cuts.append(max(cuts[-1], num_shared(so_far, text)))
+    return [text[start:stop] for start, stop in pairwise([*cuts, len(text)])]

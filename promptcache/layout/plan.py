@@ -5,18 +5,18 @@ The work grows with the selection, not with the schema. This module also checks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from types import MappingProxyType
 
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, diagnostic, shown
-from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
-from promptcache.layout.added_text import added_text
+from promptcache.diagnostics import ContextLengthExceeded, PromptError, SchemaError, diagnostic, shown
+from promptcache.language import DEFAULT_REPAIR, Placement, Repair, RepairKind, Selection
+from promptcache.layout.added_text import with_added_text
 from promptcache.layout.members import members_in_use
-from promptcache.layout.pieces import Origin, Piece, Plan, placed, recomputed
-from promptcache.layout.repair import positions_to_repair
-from promptcache.layout.run_tokens import RunTokens, SlotContents
-from promptcache.layout.run_variants import runs_in_use, scaffolds_in_use, variants_in_use
-from promptcache.layout.seam import seam_of, without_last
+from promptcache.layout.pieces import Origin, Plan, positions_to_repair, recomputed
+from promptcache.layout.run_tokens import run_pieces
+from promptcache.layout.run_variants import variants_in_use
 from promptcache.layout.types import Layout, Variant
 from promptcache.tokenizer import Conversations, Tokenizer
 
@@ -50,48 +50,32 @@ def make_plan(
     """
     repair = repair or selection.schema.repair or DEFAULT_REPAIR
     members, variants = members_in_use(selection, layout, variants, tokenizer, codec)
-    contents = SlotContents(selection, tokenizer)
-    scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
-    modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)
-    runs = runs_in_use(layout, selection.modules, members)
-    for run, variant in variants_in_use(layout, runs, variants, scaffolds):
-        modules.add(run, variant)
-    if contents.faults:
-        raise PromptError(contents.faults)
-    pieces = placed(modules.pieces, layout.placement)
-    seam = seam_of(pieces, layout, tokenizer)
-    added = added_text(selection, layout, seam, tokenizer, conversations or Conversations(tokenizer), answers)
-    pieces = without_last(pieces, added.num_replaced)
+    runs = variants_in_use(selection, layout, variants, members)
+    found = run_pieces(runs, selection, tokenizer, moves=repair.kind is not RepairKind.NONE)
+    if layout.placement is Placement.CLOSED:
+        starts = accumulate((len(piece.token_ids) for piece in found), initial=0)
+        found = [
+            replace(piece, start=start, source=piece.source and piece.source.at(start))
+            for piece, start in zip(found, starts, strict=False)
+        ]
+    conversations = conversations or Conversations(tokenizer)
+    pieces, first_answer, warnings = with_added_text(found, selection, layout, tokenizer, conversations, answers)
     if positions := positions_to_repair(pieces, repair):
         pieces = recomputed(pieces, positions)
-    first = pieces[-1].stop if pieces else 0
-    pieces = _with_added(pieces, added.parts)
     if all(piece.source is not None for piece in pieces) and len(pieces) == layout.has_bos:
-        raise PromptError([_empty(selection)])
+        message = "the prompt is empty: no module it uses has text, and it adds none"
+        fix = "name a module that has text, or write text after the modules"
+        raise PromptError([diagnostic("PC506", message, selection.span, fix)])
+    *others, last = pieces
+    end = recomputed([last], (last.stop - 1,), Origin.LAST)  # only new tokens have logits
     return Plan(
         selection=selection,
         layout=layout,
-        pieces=_with_new_end(pieces),
+        pieces=(*others, *end),
         repair=repair,
-        first_answer=None if added.num_asked is None else first + added.num_asked,
-        warnings=added.warnings,
+        first_answer=first_answer,
+        warnings=warnings,
     )
-
-
-def _with_added(pieces: tuple[Piece, ...], parts: Iterable[tuple[Origin, tuple[int, ...]]]) -> tuple[Piece, ...]:
-    """Return pieces with the text that the prompt adds behind them."""
-    position, found = pieces[-1].stop if pieces else 0, [*pieces]
-    for origin, token_ids in parts:
-        if token_ids:
-            found.append(Piece(token_ids=token_ids, start=position, origin=origin))
-            position += len(token_ids)
-    return tuple(found)
-
-
-def _with_new_end(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Return pieces with a new last token, because only new tokens have logits."""
-    last = pieces[-1]
-    return (*pieces[:-1], *recomputed((last,), (last.stop - 1,), Origin.LAST))
 
 
 def needed_positions(layout: Layout, variants: Sequence[Variant]) -> int:
@@ -118,7 +102,9 @@ def check_length(layout: Layout, variants: Sequence[Variant], max_positions: int
     """
     needed = needed_positions(layout, variants)
     if needed > max_positions:
-        sizes = {path: sum(layout.runs[run].size for run in runs) for path, runs in layout.runs_of.items()}
+        sizes = dict.fromkeys(layout.runs_of, 0)
+        for run in layout.runs:
+            sizes[run.module] += run.stop - run.start
         longest = max(sizes, key=sizes.__getitem__)
         owner, span = "the text outside of modules", layout.schema.source.span
         if longest:
@@ -139,13 +125,3 @@ def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None
             f"the prompt takes {plan.stop} positions and {shown(max_new_tokens)} new tokens were asked for, "
             f"the model has {max_positions}"
         )
-
-
-def context_length_fault(error: ContextLengthExceeded, prompt: Selection | Prompt) -> Diagnostic:
-    """Return PC504, which reports an error of `check_positions` with the other faults of a prompt."""
-    return diagnostic("PC504", str(error), prompt.span)
-
-
-def _empty(selection: Selection) -> Diagnostic:
-    message = "the prompt is empty: no module it uses has text, and it adds none"
-    return diagnostic("PC506", message, selection.span, "name a module that has text, or write text after the modules")

@@ -6,16 +6,16 @@ its scaffold variants.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
 
-from promptcache.language import CheckedScaffold, Context, Placement
-from promptcache.layout.encoding import Encoding, closed_up
-from promptcache.layout.types import Layout, Run, TextPiece, Variant, VariantKind
+from promptcache.language import CheckedScaffold, Context, Placement, Selection
+from promptcache.layout.encoding import Encoding
+from promptcache.layout.types import Layout, Run, Variant, VariantKind
 
 
 def run_variants(layout: Layout, codec: str = "full") -> tuple[Variant, ...]:
@@ -28,49 +28,55 @@ def run_variants(layout: Layout, codec: str = "full") -> tuple[Variant, ...]:
     With fixed positions, a run is encoded at its places in the layout. With closed positions, it is encoded directly
     behind its context, and its context has no gaps.
     """
-    maker = _Maker(layout, codec)
+    covering: dict[str, list[CheckedScaffold]] = {}  # the scaffolds of each module
+    for scaffold in layout.schema.scaffolds:
+        for path in covered_modules(scaffold, scaffold.guaranteed):
+            covering.setdefault(path, []).append(scaffold)
+    made = list[Variant]()
+    plain: dict[int, int] = {}  # index of the plain variant of each run that has one
+    in_scaffold: dict[str, dict[int, int]] = {}  # that of its variant in each scaffold
     visibility = Visibility(layout)
-    scaffolds = _covering_scaffolds(layout)
     for run in layout.runs:
-        if run.cached:
-            maker.add_plain(run, visibility.plain(run))
-            for scaffold in scaffolds.get(run.module, ()):
-                maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
-    return tuple(maker.variants)
-
-
-def runs_in_use(layout: Layout, modules: Iterable[str], members: Sequence[Run]) -> list[Run]:
-    """Return the runs of the root, of the modules of a prompt, and of its members, in document order.
-
-    Args:
-        members: Runs of members of collections. They come behind the runs before their collection.
-    """
-    indices = sorted(index for path in ("", *modules) for index in layout.runs_of.get(path, ()))
-    runs = [layout.runs[index] for index in indices]
-    if not members:
-        return runs
-    return sorted([*members, *runs], key=lambda run: layout.collections.get(collection_of(run), run.index))
-
-
-def collection_of(run: Run) -> str:
-    """Return the path of the collection that a run is of a member of."""
-    return run.module.rpartition("/")[0]
+        if not run.cached or not run.token_ids:
+            continue
+        seen = [made[plain[index]] for index in visibility.plain(run) if index in plain]
+        first = plain[run.index] = len(made)
+        made.append(variant_behind(layout, run, first, VariantKind.PLAIN, seen, codec))
+        for scaffold in covering.get(run.module, ()):
+            own = in_scaffold.setdefault(scaffold.name, {})
+            known = ChainMap(own, plain)
+            visible = visibility.before(run, visibility.runs_of(scaffold.guaranteed))
+            sees = tuple(known[index] for index in visible if index in known)
+            variant = next((each for each in made[first:] if each.sees == sees), None)
+            if variant is None:
+                seen = [made[index] for index in sees]
+                variant = variant_behind(layout, run, len(made), VariantKind.SCAFFOLD, seen, codec)
+                made.append(variant)
+            if variant.index != first:
+                made[variant.index] = replace(variant, scaffolds=(*variant.scaffolds, scaffold.name))
+            own[run.index] = variant.index
+    return tuple(made)
 
 
 def variants_in_use(
-    layout: Layout, runs: Iterable[Run], variants: Sequence[Variant], scaffolds: Mapping[str, str]
+    selection: Selection, layout: Layout, variants: Sequence[Variant], members: Sequence[Run]
 ) -> Iterator[tuple[Run, Variant | None]]:
-    """Yield the runs of a prompt with the variant that each is used in; None if it is not cached, or has no tokens.
+    """Yield the runs of a prompt in document order, each with the variant that it is used in.
 
-    A run is used in its plain variant if that attended to exactly the runs in use before it. Otherwise a run with
-    `context="previous"` is used behind the module before it in the prompt.
+    There is none for a run that is not cached, or has no tokens. A run is used in its plain variant if that attended to
+    exactly the runs in use before it. Otherwise a run with `context="previous"` is used behind the module before it in
+    the prompt.
 
     Args:
-        layout: The layout of the variants.
-        runs: In document order.
-        variants: The result of `run_variants`.
-        scaffolds: The scaffold in use for each module that has one, from `scaffolds_in_use`.
+        variants: Those of the schema and of the members.
+        members: Runs of the members of collections. They come behind the runs before their collection.
     """
+    scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
+    indices = sorted(index for path in ("", *selection.modules) for index in layout.runs_of.get(path, ()))
+    runs = [layout.runs[index] for index in indices]
+    if members:
+        places = layout.collections
+        runs = sorted([*members, *runs], key=lambda run: places.get(run.parent, run.index))
     used: list[int] = []
     plain: list[tuple[Run, Variant]] = []  # of the runs in use so far
     is_exact = True
@@ -115,12 +121,14 @@ def variant_behind(
     layout: Layout, run: Run, index: int, kind: VariantKind, seen: Sequence[Variant], codec: str
 ) -> Variant:
     """Return the variant of a run that attends to `seen`: at its places in the layout, or directly behind them."""
-    context, places = tuple(each.encoding.whole for each in seen), run.places
-    if layout.placement is Placement.CLOSED:
-        context = closed_up(context)
-        start = context[-1].last + 1 if context else 0
-        places = tuple(range(start, start + len(places)))
-    encoding = Encoding(token_ids=run.token_ids, position_ids=places, context=context, codec=codec)
+    context, token_ids = [each.encoding.whole for each in seen], run.token_ids
+    if layout.placement is Placement.FIXED:
+        places = run.places
+    else:
+        stops = [0, *accumulate(part.num_tokens for part in context)]
+        context = [part.at(start) for part, start in zip(context, stops, strict=False)]
+        places = tuple(range(stops[-1], stops[-1] + len(token_ids)))
+    encoding = Encoding(token_ids=token_ids, position_ids=places, context=tuple(context), codec=codec)
     sees = tuple(each.index for each in seen)
     return Variant(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)
 
@@ -128,7 +136,7 @@ def variant_behind(
 def sees_previous(layout: Layout, run: Run) -> bool:
     """Whether a run is encoded behind the module before it in a prompt."""
     modules = layout.schema.modules
-    declared = modules.get(run.module) or modules.get(collection_of(run))  # a member has the context of its collection
+    declared = modules.get(run.module) or modules.get(run.parent)  # a member has the context of its collection
     return declared is not None and declared.context is Context.PREVIOUS
 
 
@@ -138,7 +146,7 @@ def may_be_previous(layout: Layout, other: Run) -> bool:
     A member of a collection counts only if it attends to the previous one itself. Otherwise each member would add an
     encoding of the module behind the collection.
     """
-    return collection_of(other) not in layout.collections or sees_previous(layout, other)
+    return other.parent not in layout.collections or sees_previous(layout, other)
 
 
 def pair_encodings(layout: Layout, variants: Sequence[Variant]) -> Iterator[tuple[str, Encoding]]:
@@ -180,52 +188,9 @@ def find_variant(variants: Sequence[Variant], run: int, scaffold: str | None) ->
         run: Index of a cached run.
         scaffold: The scaffold in use for the run's module, from `scaffolds_in_use`.
     """
-    index = plain = bisect_left(variants, run, key=attrgetter("run"))
-    if plain == len(variants) or variants[plain].run != run:
-        return None
-    while scaffold is not None and index < len(variants) and (variant := variants[index]).run == run:
-        if scaffold in variant.scaffolds:
-            return variant
-        index += 1
-    return variants[plain]
-
-
-class _Maker:
-    """Builder of the variants of all runs."""
-
-    def __init__(self, layout: Layout, codec: str) -> None:
-        self.variants: list[Variant] = []
-        self._layout = layout
-        self._codec = codec
-        self._plain: dict[int, int] = {}  # index of the variant of each run that has tokens
-        self._scaffold: dict[str, dict[int, int]] = {}
-
-    def add_plain(self, run: Run, visible: Sequence[int]) -> None:
-        """Add the plain variant of `run`, with the plain variants of the runs `visible` as context."""
-        if run.token_ids:
-            sees = [self._plain[index] for index in visible if index in self._plain]
-            self._plain[run.index] = self._add(run, VariantKind.PLAIN, sees)
-
-    def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
-        """Add a scaffold variant of `run`, with those of that scaffold as context, unless an equal one exists."""
-        if run.index not in self._plain:
-            return
-        plain, in_scaffold = self._plain[run.index], self._scaffold.setdefault(scaffold, {})
-        known = ChainMap(in_scaffold, self._plain)
-        sees = [known[index] for index in visible if index in known]
-        for variant in self.variants[plain:]:  # the variants of this run
-            if variant.sees == tuple(sees):
-                in_scaffold[run.index] = variant.index
-                if variant.index != plain:
-                    self.variants[variant.index] = replace(variant, scaffolds=(*variant.scaffolds, scaffold))
-                return
-        in_scaffold[run.index] = self._add(run, VariantKind.SCAFFOLD, sees)
-        self.variants[-1] = replace(self.variants[-1], scaffolds=(scaffold,))
-
-    def _add(self, run: Run, kind: VariantKind, sees: Sequence[int]) -> int:
-        seen = [self.variants[index] for index in sees]
-        self.variants.append(variant_behind(self._layout, run, len(self.variants), kind, seen, self._codec))
-        return len(self.variants) - 1
+    start, stop = (search(variants, run, key=attrgetter("run")) for search in (bisect_left, bisect_right))
+    in_scaffold = (each for each in variants[start:stop] if scaffold in each.scaffolds)
+    return next(in_scaffold, variants[start] if start < stop else None)
 
 
 class Visibility:
@@ -245,12 +210,6 @@ class Visibility:
         bos = [0] if self._layout.has_bos and path else []
         return self.before(run, [*bos, *self._layout.runs_of[path]])
 
-    def of_collection(self, path: str) -> list[int]:
-        """Return the context of the members of a collection: that of a run at its place."""
-        start = self._layout.modules[path].start
-        piece = TextPiece(start=start, token_ids=(), text="", span=self._layout.schema.source.span)
-        return self.plain(Run(index=self._layout.collections[path], module=path, pieces=(piece,), cached=True))
-
     def before(self, run: Run, visible: list[int]) -> list[int]:
         """Return the runs of the sorted indices `visible` that end before `run` starts."""
         stops, start = self._stops, run.start
@@ -268,22 +227,13 @@ class Visibility:
         return runs
 
 
-def _covering_scaffolds(layout: Layout) -> dict[str, list[CheckedScaffold]]:
-    """Return the scaffolds that cover each module, in declared order."""
-    scaffolds: dict[str, list[CheckedScaffold]] = {}
-    for scaffold in layout.schema.scaffolds:
-        for path in covered_modules(scaffold, scaffold.guaranteed):
-            scaffolds.setdefault(path, []).append(scaffold)
-    return scaffolds
-
-
 def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterator[str]:
     """Yield each of `modules` that has a variant of its own in `scaffold`.
 
     These are the members, and their descendants that are guaranteed if all members are present.
     """
-    members = frozenset(scaffold.members)
-    return (path for path in modules if path in scaffold.guaranteed and not members.isdisjoint(_lineage(path)))
+    inside = tuple(f"{member}/" for member in scaffold.members)
+    return (path for path in modules if path in scaffold.guaranteed and f"{path}/".startswith(inside))
 
 
 def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str]) -> dict[str, str]:
@@ -300,10 +250,3 @@ def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str
             if taken.keys().isdisjoint(covered):
                 taken.update(dict.fromkeys(covered, scaffold.name))
     return taken
-
-
-def _lineage(path: str) -> Iterator[str]:
-    """Yield `path` and the paths of its enclosing modules."""
-    while path:
-        yield path
-        path = path.rpartition("/")[0]

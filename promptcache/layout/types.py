@@ -45,7 +45,7 @@ class TextPiece(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Slot(Short):
-    """Positions of a parameter. While its run is encoded, `filler_ids` occupy the first of them.
+    """Positions of a parameter. While its run is encoded, its filler, `token_ids`, occupies the first of them.
 
     The content of a slot is `lead`, a space or nothing, and then an argument or default. The token IDs include `lead`.
     """
@@ -55,7 +55,7 @@ class Slot(Short):
     lead: str
     start: int
     stop: int
-    filler_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     default_ids: tuple[int, ...]
     span: Span
 
@@ -97,9 +97,9 @@ class Run(Short):
         return self.pieces[-1].stop
 
     @property
-    def size(self) -> int:
-        """Number of positions, slots whole."""
-        return self.stop - self.start
+    def parent(self) -> str:
+        """Path of the module around its module: for a member, the path of its collection."""
+        return self.module.rpartition("/")[0]
 
     @property
     def slots(self) -> Iterator[Slot]:
@@ -109,17 +109,13 @@ class Run(Short):
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The tokens to encode, slot fillers included."""
-        return tuple(chain.from_iterable(map(_ids, self.pieces)))
+        return tuple(chain.from_iterable(piece.token_ids for piece in self.pieces))
 
     @property
     def places(self) -> tuple[int, ...]:
         """The position of each of these tokens in the layout."""
-        ranges = (range(piece.start, piece.start + len(_ids(piece))) for piece in self.pieces)
+        ranges = (range(piece.start, piece.start + len(piece.token_ids)) for piece in self.pieces)
         return tuple(chain.from_iterable(ranges))
-
-
-def _ids(piece: RunPiece) -> tuple[int, ...]:
-    return piece.filler_ids if isinstance(piece, Slot) else piece.token_ids
 
 
 class LeafKind(StrEnum):
@@ -153,7 +149,7 @@ class LayoutLeaf(Short):
     @property
     def num_tokens(self) -> int:
         """Number of tokens of the piece while its run is encoded."""
-        return len(_ids(self.piece))
+        return len(self.piece.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from promptcache.attention import PositionArray
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.encode import CHUNK_TOKENS, Executor, prepare
 from promptcache.layout import Plan
-from promptcache.model import Model, PositionedDynamicCache, token_tensor
+from promptcache.model import PositionedDynamicCache, token_tensor
 from promptcache.rows import Batch
 
 
@@ -33,7 +32,14 @@ def linked_inputs(plan: Plan, executor: Executor) -> dict[str, Any]:
     row, own_ids = batch.join(tokens, prepared.fetched.kv_of), tokens.token_ids[:-1]
     segments = batch.segments(row)
     positions = np.concatenate([*(each.position_array() for each in segments), np.array(tokens.position_ids)])
-    _check_windows(np.sort(positions), model)
+    window, used = model.facts.window, np.sort(positions)
+    for before, after in pairwise(used[-window:].tolist() if window is not None else ()):
+        if after != before + 1:
+            raise UnsupportedModel(
+                f"{model.facts.name} has sliding windows of {window} positions, and a cache of transformers counts "
+                f"them in tokens: this prompt has no token between positions {before} and {after}, so its windows "
+                'would reach too far. Use generate(), or a schema with positions="closed"'
+            )
     for start in range(0, len(own_ids), CHUNK_TOKENS):
         batch.encode([(row, own_ids[start : start + CHUNK_TOKENS])])
     views = [*(each.layers() for each in segments), batch.own_kv(row).layers(0, len(own_ids))]
@@ -45,23 +51,5 @@ def linked_inputs(plan: Plan, executor: Executor) -> dict[str, Any]:
         )
         cache.update(keys, values, layer)
     token_ids = token_tensor(tokens.used_ids, model.device)
-    cache.place(np.sort(positions), model.hf, model.guard, token_ids=token_ids)
+    cache.place(used, model.hf, model.guard, token_ids=token_ids)
     return {"input_ids": token_ids, "attention_mask": torch.ones_like(token_ids), "past_key_values": cache}
-
-
-def _check_windows(positions: PositionArray, model: Model) -> None:
-    """Refuse positions whose last window of tokens has a gap.
-
-    Args:
-        positions: Of all tokens of the prompt, ascending.
-    """
-    window = model.facts.window
-    if window is None:
-        return
-    for before, after in pairwise(positions[-window:].tolist()):
-        if after != before + 1:
-            raise UnsupportedModel(
-                f"{model.facts.name} has sliding windows of {window} positions, and a cache of transformers counts "
-                f"them in tokens: this prompt has no token between positions {before} and {after}, so its windows "
-                'would reach too far. Use generate(), or a schema with positions="closed"'
-            )

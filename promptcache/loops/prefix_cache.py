@@ -18,7 +18,7 @@ from promptcache.layout import RequestTokens
 from promptcache.locks import new_lock
 from promptcache.loops.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.model import Model, PositionedCache, step_cache
-from promptcache.rows import Batch, History, Pass, Recalled
+from promptcache.rows import Batch, History, Recalled
 
 _MIN_SHARED = 64
 """If rows of a batch share more new tokens than this, one forward pass computes these before the batch."""
@@ -55,7 +55,18 @@ class PrefixHit(Unpicklable):
         self._own = Batch(cache._model)
         self._own_rows = [self._own.join(each.tokens, {}, each) for each in found]
         self._pass = self._own.open([(row, row.tokens.token_ids) for row in self._own_rows])
-        self.inputs = _inputs(self._pass, cache._model)
+        model = cache._model
+        # The pass does not hold this cache: a cycle would keep stored KV in use until the garbage collector runs.
+        step = PositionedCache(layers=step_cache(self._pass, model.shape.num_layers).layers)
+        step.place(self._pass.positions, model.hf, model.guard)
+        self.inputs: dict[str, Any] = {
+            "input_ids": self._pass.token_ids,
+            "position_ids": self._pass.position_ids,
+            "attention_mask": None,
+            "past_key_values": step,
+            "use_cache": True,
+            **model.only_logits_of(self._pass.last()),
+        }
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.num_cached)} rows: {sum(self.num_cached)} tokens cached>"
@@ -217,23 +228,6 @@ class PrefixCache(Unpicklable):
             batch.encode([(row, row.tokens.token_ids[start : start + CHUNK_TOKENS])])
         self._history.keep(found, (), batch.own_kv(row))
         return row.num_own
-
-
-def _inputs(opened: Pass, model: Model) -> dict[str, Any]:
-    """Return keywords for a forward pass of the transformers model; its logits are those of each row's last token.
-
-    The pass does not hold them: a cycle would keep stored KV in use until the garbage collector runs.
-    """
-    cache = PositionedCache(layers=step_cache(opened, model.shape.num_layers).layers)
-    cache.place(opened.positions, model.hf, model.guard)
-    return {
-        "input_ids": opened.token_ids,
-        "position_ids": opened.position_ids,
-        "attention_mask": None,
-        "past_key_values": cache,
-        "use_cache": True,
-        **model.only_logits_of(opened.last()),
-    }
 
 
 def _read_rows(input_ids: object, attention_mask: object, model: Model) -> list[tuple[int, ...]]:

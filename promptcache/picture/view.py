@@ -233,7 +233,7 @@ class _PlanViewer(_Viewer):
         """Return the text that the prompt adds."""
         texts = iter([message.text for message in self._plan.selection.messages if message.text])
         leaves = []
-        for piece in self._plan.added:
+        for piece in (each for each in self._plan.pieces if each.run is None):
             is_text = piece.origin is Origin.TEXT
             kind, text = (PartKind.TEXT, next(texts, "")) if is_text else (PartKind.FRAME, "")
             stretches = [*_stretched(piece.position_ids, Use.NEW)]

@@ -110,23 +110,16 @@ class Catalog:
 
     def describe(self, schema: str, modules: Mapping[Encoding, str]) -> None:
         """Tell the store the schema and the module path of encodings."""
-        if self._store is not None:
-            self._store.note({self._key(each): self._facts(schema, path) for each, path in modules.items()})
-
-    def _facts(self, schema: str, path: str) -> dict[str, str]:
-        served = self.get(schema)
-        module = None if served is None else served.schema.modules.get(path)
-        priority = None if module is None else module.node.priority
-        return {
-            "schema": schema,
-            "module": path,
-            "model": self._model,
-            **({} if priority is None else {"priority": str(priority)}),
-        }
-
-    def get(self, name: str) -> ServedSchema | None:
-        """Return the schema of this name, or None."""
-        return self._schemas.get(name)
+        if self._store is None:
+            return
+        served = self._schemas.get(schema)
+        declared = {} if served is None else served.schema.modules
+        notes: dict[str, dict[str, str]] = {}
+        for encoding, path in modules.items():
+            note = notes[self._key(encoding)] = {"schema": schema, "module": path, "model": self._model}
+            if path in declared and (priority := declared[path].node.priority) is not None:
+                note["priority"] = str(priority)
+        self._store.note(notes)
 
     def find(self, name: str) -> ServedSchema:
         """Return the schema of this name.
@@ -137,7 +130,7 @@ class Catalog:
         """
         self.check_open()
         TEXT.check("schema", name, InvalidValue)
-        served = self.get(name)
+        served = self._schemas.get(name)
         if served is None:
             known = ", ".join(self._schemas) or "none"
             help_text = did_you_mean(name, self._schemas) or f"schemas known here: {known}"

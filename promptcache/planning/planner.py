@@ -39,11 +39,7 @@ TemplateOptions: TypeAlias = Mapping[str, Any] | None
 """Variables of a chat template; None means none."""
 
 MAX_REMEMBERED_BYTES = 16 * 2**20
-"""Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
-
-
-_PlanKey: TypeAlias = tuple[str, Repair | None]
-"""A text with what was asked for it."""
+"""Limit of all cached plans, as estimated. A plan shares the encodings of its schema."""
 
 
 class Planner:
@@ -74,7 +70,8 @@ class Planner:
         self._strict_template = strict_template
         self._conversations = Conversations(tokenizer)
         self._today: tuple[date, Conversations] | None = None
-        self._remembered: OrderedDict[_PlanKey, tuple[ServedSchema, Plan]] = OrderedDict()
+        # By a text and what was asked for it; each with its schema and an estimate of its bytes.
+        self._remembered: OrderedDict[tuple[str, Repair | None], tuple[ServedSchema, Plan, int]] = OrderedDict()
         self._remembered_bytes = 0
         self._lock = new_lock()
 
@@ -102,8 +99,12 @@ class Planner:
         """
         checked_options({"template_kwargs": template_kwargs})
         asked = None if repair is None else Repair.parse(repair)
-        if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
-            return known
+        if isinstance(prompt, str) and not template_kwargs:
+            with self._lock:
+                known = self._remembered.get((prompt, asked))
+                if known is not None and self._catalog.serves(known[0]):
+                    self._remembered.move_to_end((prompt, asked))
+                    return known[1]
         read = prompt.prompt if isinstance(prompt, ChatPrompt) else open_prompt(prompt)
         self._catalog.check_open()
         served = self._chat if read.schema == CHAT_SCHEMA else self._catalog.find(read.schema)
@@ -117,7 +118,7 @@ class Planner:
         if differences and self._strict_template:
             raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)
         if is_markup(prompt) and not template_kwargs:  # the file of a path may change
-            self._remember((prompt, asked), (served, plan))
+            self._remember(prompt, asked, served, plan)
         return plan
 
     def fitting(self, prompt: PromptSource, repair: str | None = None, num_new_tokens: int = 0) -> Plan:
@@ -139,32 +140,16 @@ class Planner:
             today = self._today = now.date(), Conversations(self._tokenizer, date=now)
         return today[1]
 
-    def _recall(self, key: _PlanKey) -> Plan | None:
+    def _remember(self, text: str, asked: Repair | None, served: ServedSchema, plan: Plan) -> None:
+        num_bytes = 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.pieces)
         with self._lock:
-            known = self._remembered.get(key)
-            if known is None:
-                return None
-            if not self._catalog.serves(known[0]):  # the schema was replaced
-                self._forget(key)
-                return None
-            self._remembered.move_to_end(key)
-            return known[1]
-
-    def _remember(self, key: _PlanKey, planned: tuple[ServedSchema, Plan]) -> None:
-        with self._lock:
-            self._forget(key)  # another thread may have planned the same
-            self._remembered[key] = planned
-            self._remembered_bytes += _estimated_bytes(key[0], planned[1])
+            if (earlier := self._remembered.pop((text, asked), None)) is not None:
+                self._remembered_bytes -= earlier[2]  # of a schema that was replaced, or of another thread
+            self._remembered[text, asked] = (served, plan, num_bytes)
+            self._remembered_bytes += num_bytes
             while self._remembered_bytes > MAX_REMEMBERED_BYTES:
-                self._forget(next(iter(self._remembered)))
-
-    def _forget(self, key: _PlanKey) -> None:
-        if (known := self._remembered.pop(key, None)) is not None:
-            self._remembered_bytes -= _estimated_bytes(key[0], known[1])
-
-
-def _estimated_bytes(text: str, plan: Plan) -> int:
-    return 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.pieces)
+                _, (*_, num_bytes) = self._remembered.popitem(last=False)
+                self._remembered_bytes -= num_bytes
 
 
 def checked_batch(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:

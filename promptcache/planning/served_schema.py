@@ -68,13 +68,12 @@ class ServedSchema:
         inside = (each for each in self.variants if f"{each.module(self.layout)}/".startswith(f"{path}/"))
         return tuple(dict.fromkeys(each.encoding for each in inside))
 
-    def member_encodings(self) -> Iterator[tuple[str, Encoding]]:
-        """Yield the path and the encoding of each member of its collections, as `layout.member_encodings`."""
-        return member_encodings(self.schema, self.members, self.layout, self.variants, self.tokenizer, self.codec)
-
-    def pair_encodings(self) -> Iterator[tuple[str, Encoding]]:
-        """Yield the path and the encodings of each module behind others, as `layout.pair_encodings`."""
-        return pair_encodings(self.layout, self.variants)
+    def more_encodings(self, *, members: bool, pairs: bool) -> Iterator[tuple[str, Encoding]]:
+        """Yield the path and the encoding of each member of its collections, and of each module behind others."""
+        if members:
+            yield from member_encodings(self.members, self.layout, self.variants, self.tokenizer, self.codec)
+        if pairs:
+            yield from pair_encodings(self.layout, self.variants)
 
     def plan(
         self,

@@ -22,6 +22,7 @@ from promptcache.diagnostics import (
     SchemaError,
     UnknownSchema,
     as_data,
+    diagnostic,
 )
 from promptcache.engine import Engine
 from promptcache.language import (
@@ -42,7 +43,7 @@ from promptcache.language import (
     tool_definitions,
     walk_checked,
 )
-from promptcache.layout import Plan, check_positions, context_length_fault
+from promptcache.layout import Plan, check_positions
 from promptcache.options import Body
 from promptcache.picture import html_page, view
 from promptcache.planning import ServedSchema, serve_schema
@@ -135,7 +136,7 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
         kind, found = "schema" if isinstance(fault, SchemaError) else "prompt", fault.diagnostics
     except ContextLengthExceeded as fault:
         prompt = parse_prompt(body.document)
-        kind, found = "prompt", (*prompt.warnings, context_length_fault(fault, prompt))
+        kind, found = "prompt", (*prompt.warnings, diagnostic("PC504", str(fault), prompt.span))
     else:
         if isinstance(opened, ServedSchema):
             kind, found = "schema", opened.schema.warnings
@@ -151,7 +152,7 @@ def _length_faults(plan: Plan, engine: Engine) -> tuple[Diagnostic, ...]:
     try:
         check_positions(plan, engine.model.context_length, 1)
     except ContextLengthExceeded as error:
-        return (context_length_fault(error, plan.selection),)
+        return (diagnostic("PC504", str(error), plan.selection.span),)
     return ()
 
 

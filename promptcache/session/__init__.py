@@ -1,13 +1,11 @@
-"""What lives longer than a request: chats, warming, and the figures of an engine."""
+"""What lives longer than a request: chats, and warming."""
 
 from promptcache.session.chat import Chat, chat_prompt
 from promptcache.session.chat_file import read_chat
-from promptcache.session.stats import EngineStats
 from promptcache.session.warm import WarmReport, warm
 
 __all__ = [
     "Chat",
-    "EngineStats",
     "WarmReport",
     "chat_prompt",
     "read_chat",

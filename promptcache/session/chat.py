@@ -167,12 +167,8 @@ class Chat(Unpicklable):
             PromptError: A text of the prompt cannot be written as XML.
         """
         PATH.check("path", path, InvalidValue)
-        saved = SavedChat(
-            prompt=self.prompt,
-            question=self.question,
-            turns=self.turns,
-            repair=self.options.get("repair"),
-        )
+        repair = self.options.get("repair")
+        saved = SavedChat(prompt=self.prompt, question=self.question, turns=self.turns, repair=repair)
         write_chat(expand_home(path), saved)
 
     @classmethod

@@ -39,7 +39,10 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     """Write a file. If this fails, the earlier file is as before."""
     is_plain = chat.prompt.schema == CHAT_SCHEMA
     said = chat.prompt.messages if is_plain else ()
-    prompt, files = _without_folder(chat.prompt)
+    prompt, files = chat.prompt, dict[str, str]()
+    if prompt.answer_format is not None and prompt.answer_format.schema is not None:  # a file, by a name of its own
+        files = {_ANSWER_FILE: prompt.answer_format.schema}
+        prompt = replace(prompt, answer_format=replace(prompt.answer_format, src=_ANSWER_FILE))
     answer = Prompt("plain", answer_format=prompt.answer_format) if is_plain and prompt.answer_format else None
     data = {
         "format": FORMAT,
@@ -83,22 +86,9 @@ def read_chat(path: Path) -> SavedChat:
         prompt = plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files)
         if not (question is None or (is_text(question) and not turns)):
             raise ValueError("question is the text that waits for the first answer, or null")
-        return SavedChat(
-            prompt=prompt,
-            question=question,
-            turns=_turns(turns),
-            repair=data["repair"],
-        )
+        return SavedChat(prompt=prompt, question=question, turns=_turns(turns), repair=data["repair"])
     except (PromptCacheError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise not_a_chat(path, error) from None
-
-
-def _without_folder(prompt: Prompt) -> tuple[Prompt, dict[str, str]]:
-    """Return a prompt that names its file by a name of its own, and the text of this file by that name."""
-    answer = prompt.answer_format
-    if answer is None or answer.schema is None:
-        return prompt, {}
-    return replace(prompt, answer_format=replace(answer, src=_ANSWER_FILE)), {_ANSWER_FILE: answer.schema}
 
 
 def not_a_chat(path: Path, why: object) -> InvalidValue:
@@ -128,7 +118,11 @@ def _turn(data: dict[str, object]) -> ChatTurn:
     if not all(isinstance(each, int) and each >= 0 for each in token_ids):
         raise ValueError("token_ids are whole numbers")
     calls, results = data.get("tool_calls", []), data.get("results", [])
-    if not (isinstance(calls, list) and all(_is_call(each) for each in calls)):
+    if not (
+        isinstance(calls, list)
+        and all(isinstance(each, list) and len(each) == 2 and all(map(is_text, each)) for each in calls)
+        and all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
+    ):
         raise ValueError("tool_calls are pairs of a name and JSON of its arguments")
     if not (isinstance(results, list) and all(map(is_text, results))):
         raise ValueError("results are texts")
@@ -139,10 +133,4 @@ def _turn(data: dict[str, object]) -> ChatTurn:
         reasoning=reasoning,
         tool_calls=tuple(ToolCall(*each) for each in calls),
         results=tuple(results),
-    )
-
-
-def _is_call(data: object) -> bool:
-    return (
-        isinstance(data, list) and len(data) == 2 and all(map(is_text, data)) and isinstance(json.loads(data[1]), dict)
     )

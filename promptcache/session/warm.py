@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
 from operator import attrgetter
 
 from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, Short
@@ -63,22 +61,18 @@ def warm(
     FLAG.check("pairs", pairs, InvalidValue)
     (FUNCTION | None).check("progress", progress, InvalidValue)
     catalog.check_open()
-
-    def made(served: ServedSchema) -> Iterator[Encoding]:
-        of_members = served.member_encodings() if members else ()
-        for path, encoding in chain(of_members, served.pair_encodings() if pairs else ()):
-            catalog.describe(served.schema.name, {encoding: path})
-            yield encoding
-
     chosen = catalog.schemas if name is None else (catalog.find(name),)
-    return tuple(_warm(served, executor, progress, partial(made, served)) for served in chosen)
+    return tuple(_warm(each, catalog, executor, progress, members=members, pairs=pairs) for each in chosen)
 
 
 def _warm(
     served: ServedSchema,
+    catalog: Catalog,
     executor: Executor,
     progress: Progress | None,
-    made: Callable[[], Iterable[Encoding]],
+    *,
+    members: bool,
+    pairs: bool,
 ) -> WarmReport:
     """Encode the missing encodings of a schema, group by group, and write them to every folder and URL of the store.
 
@@ -89,8 +83,6 @@ def _warm(
         executor: The model and the store.
         progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
             While they are counted, it is called with 0 and their number so far. If it raises, nothing more is encoded.
-        made: Returns encodings to encode as well: of members of collections, and behind other modules. It is called
-            twice, so that very many need not be in memory together.
     """
     started = time.perf_counter()
     store = executor.store
@@ -99,18 +91,24 @@ def _warm(
     executor.model.check_unchanged()
     lengths, total = dict[str, int](), 0
 
+    def encodings() -> Iterator[Encoding]:  # made twice, so that very many need not be in memory together
+        yield from served.encodings
+        for path, encoding in served.more_encodings(members=members, pairs=pairs):
+            catalog.describe(served.schema.name, {encoding: path})
+            yield encoding
+
     def report(more: int, _: int = 0) -> None:
         if progress is not None:
             progress(min(done + more, total), total)
 
-    for each in chain(served.encodings, made()):
+    for each in encodings():
         if (key := executor.key(each)) not in lengths:
             lengths[key] = each.num_tokens
             total += each.num_tokens
             report(0)
     keys = [*lengths]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
-    for group in grouped(chain(served.encodings, made()), attrgetter("num_tokens"), GROUP_TOKENS):
+    for group in grouped(encodings(), attrgetter("num_tokens"), GROUP_TOKENS):
         fetched = executor.fetch(group, report, patience_s=PATIENCE_S)
         num_encoded += len(fetched.encoded)
         num_encoded_tokens += fetched.num_encoded_tokens

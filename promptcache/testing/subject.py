@@ -26,7 +26,7 @@ from promptcache.language import (
     resolve_prompt,
     walk,
 )
-from promptcache.layout import Layout, Plan, Slot, Variant, lay_out, make_plan, render, run_variants
+from promptcache.layout import Layout, Plan, Slot, Variant, lay_out, make_plan, piece_texts, run_variants
 from promptcache.tokenizer import HubTokenizer, Tokenizer
 
 SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
@@ -129,7 +129,7 @@ class PromptCase(Short):
     @property
     def text(self) -> str:
         """The whole text for the model, headers and footers included."""
-        return render(self.plan, self.tokenizer).text
+        return "".join(piece_texts(self.plan, self.tokenizer))
 
     @property
     def tokens(self) -> tuple[int, ...]:

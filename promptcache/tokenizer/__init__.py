@@ -6,7 +6,6 @@ This room never imports torch.
 from promptcache.tokenizer.conversation import Conversations, Frame
 from promptcache.tokenizer.hub import DEMO_FOLDER, ask_hub, loads_quickly, local_folder, model_folder
 from promptcache.tokenizer.hub_tokenizer import HubTokenizer
-from promptcache.tokenizer.long_text import has_more_tokens
 from promptcache.tokenizer.model_config import (
     LENGTH_NAMES,
     Dtype,
@@ -14,7 +13,7 @@ from promptcache.tokenizer.model_config import (
     declared_positions,
     read_facts,
 )
-from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, Tokenizer
+from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, Tokenizer, has_more_tokens
 
 __all__ = [
     "DEMO_FOLDER",

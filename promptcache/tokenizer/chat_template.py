@@ -69,30 +69,30 @@ class ChatTemplate:
         self, messages: ChatMessages, *, generation_prompt: bool, options: Mapping[str, Any], date: datetime
     ) -> str:
         """Return a rendered conversation. Arguments and errors are those of `Tokenizer.render_chat`."""
-        return self._rendered([self._as_read(each) for each in messages], generation_prompt, options, date)
-
-    def _as_read(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a message with the fields that this template reads."""
-        if message.get("tool_calls") and self._joins_arguments:
-            calls = [
-                {**call, "function": {**call["function"], "arguments": _tojson(call["function"]["arguments"])}}
-                for call in message["tool_calls"]
-            ]
-            message = {**message, "tool_calls": calls}
-        if message.get(_REASONING_FIELDS[0]) and self._reasoning_field != _REASONING_FIELDS[0]:
-            message = {**message, self._reasoning_field: message[_REASONING_FIELDS[0]]}
-        return message
+        read = list[Mapping[str, Any]]()
+        for message in messages:
+            fields = {**message}
+            if fields.get("tool_calls") and self._joins_arguments:
+                fields["tool_calls"] = [
+                    {**call, "function": {**call["function"], "arguments": _tojson(call["function"]["arguments"])}}
+                    for call in fields["tool_calls"]
+                ]
+            if reasoning := fields.get(_REASONING_FIELDS[0]):
+                fields[self._reasoning_field] = reasoning
+            read.append(fields)
+        return self._rendered(read, generation_prompt, options, date)
 
     @cached_property
     def _joins_arguments(self) -> bool:
         """Whether the arguments of a call are a text, because the template does not write JSON of an object."""
-        return not self._writes_call(_ARGUMENTS) and self._writes_call(_tojson(_ARGUMENTS))
-
-    def _writes_call(self, arguments: object) -> bool:
-        """Whether the template writes a call with arguments, and not as Python prints them."""
-        call = {"type": "function", "id": "call00000", "function": {"name": "name0of0call", "arguments": arguments}}
-        text = self._probe({"role": "assistant", "content": "", "tool_calls": [call]})
-        return all(each in text for pair in _ARGUMENTS.items() for each in pair) and str(_ARGUMENTS) not in text
+        is_written = list[bool]()  # and not as Python prints an object
+        for arguments in (_ARGUMENTS, _tojson(_ARGUMENTS)):
+            call = {"type": "function", "id": "call00000", "function": {"name": "name0of0call", "arguments": arguments}}
+            text = self._probe({"role": "assistant", "content": "", "tool_calls": [call]})
+            is_written.append(
+                all(each in text for pair in _ARGUMENTS.items() for each in pair) and str(_ARGUMENTS) not in text
+            )
+        return is_written == [False, True]
 
     @cached_property
     def _reasoning_field(self) -> str:

@@ -6,12 +6,11 @@ of the first turn and the header of the second one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
-from types import MappingProxyType
+from functools import cache, cached_property
 from typing import Any
 
 from promptcache.diagnostics import TemplateRefusal, TextNotInPlace
@@ -41,6 +40,7 @@ class Conversations:
         self._options = options
         self._date = date
         self._known: dict[tuple[tuple[Role, ...], bool], tuple[str, ...]] = {}
+        self._tail, self._opening = cache(self._find_tail), cache(self._find_opening)
 
     @property
     def has_date(self) -> bool:
@@ -56,17 +56,25 @@ class Conversations:
         turns: Sequence[tuple[Role, str]],
         *,
         generation_prompt: bool,
-        fields: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+        fields: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Return a conversation as the template renders it.
 
         Args:
-            fields: Further fields of messages, by index in `turns`.
+            fields: Further fields of each message, in the order of `turns`.
 
         Raises:
             TemplateRefusal: It does not.
         """
-        return self._render(turns, generation_prompt, self._takes_parts, fields)
+        messages: list[dict[str, Any]] = [
+            {"role": str(role), "content": [{"type": "text", "text": text}] if self._takes_parts else text}
+            for role, text in turns
+        ]
+        for message, others in zip(messages, fields, strict=False):
+            message.update(others)
+        return self._tokenizer.render_chat(
+            messages, generation_prompt=generation_prompt, options=self._options, date=self._date
+        )
 
     def gaps(self, roles: Sequence[Role], *, generation_prompt: bool) -> tuple[str, ...]:
         """Return the text before, between and after the contents of a conversation.
@@ -76,8 +84,20 @@ class Conversations:
             TextNotInPlace: It leaves out one of the contents, or writes it elsewhere.
         """
         key = (tuple(roles), generation_prompt)
-        if key not in self._known:
-            self._known[key] = self._cut(roles, generation_prompt)
+        if key in self._known:
+            return self._known[key]
+        markers = [f"TEXT{index}OF{role.upper()}" for index, role in enumerate(roles)]
+        rendered = self.render([*zip(roles, markers, strict=True)], generation_prompt=generation_prompt)
+        lost = [index for index, marker in enumerate(markers) if rendered.count(marker) != 1]
+        places = [rendered.find(marker) for marker in markers]
+        if lost or places != sorted(places):
+            where = f"turn {lost[0] + 1} ({roles[lost[0]]})" if lost else "a turn"
+            raise TextNotInPlace(f"the chat template does not write the text of {where} once and in its place")
+        found = list[str]()
+        for marker in markers:
+            gap, _, rendered = rendered.partition(marker)
+            found.append(gap)
+        self._known[key] = (*found, rendered)
         return self._known[key]
 
     def preamble(self, gap: str, role: Role) -> tuple[str, str]:
@@ -120,13 +140,13 @@ class Conversations:
         is_opener = bool(later) and form in later[2] and form in later[1]
         return form if form and not is_opener and any(start.startswith(form) for start in starts) else ""
 
-    def _tail(self, role: Role) -> str | None:
+    def _find_tail(self, role: Role) -> str | None:
         """Return what follows the content of a turn at the end of a conversation; None if it cannot be seen."""
         roles = {_S: (_S,), _U: (_U,), _A: (_U, _A)}[role]
         gaps = self._tried(roles) or (() if role is _S else self._tried((_S, *roles)))
         return gaps[-1] if gaps else None
 
-    def _opening(self, role: Role) -> str | None:
+    def _find_opening(self, role: Role) -> str | None:
         """Return the header of a turn, without what begins a conversation; None if it cannot be seen."""
         if role is _S:
             gaps = self._tried((_S, _U))
@@ -147,49 +167,18 @@ class Conversations:
         except TemplateRefusal:
             return ()
 
-    def _cut(self, roles: Sequence[Role], generation_prompt: bool) -> tuple[str, ...]:
-        markers = [f"TEXT{index}OF{role.upper()}" for index, role in enumerate(roles)]
-        rendered = self.render([*zip(roles, markers, strict=True)], generation_prompt=generation_prompt)
-        lost = [index for index, marker in enumerate(markers) if rendered.count(marker) != 1]
-        places = [rendered.find(marker) for marker in markers]
-        if lost or places != sorted(places):
-            where = f"turn {lost[0] + 1} ({roles[lost[0]]})" if lost else "a turn"
-            raise TextNotInPlace(f"the chat template does not write the text of {where} once and in its place")
-        return tuple(_pieces(rendered, markers))
-
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether the template takes contents in parts only."""
-        for in_parts in (False, True):
+        for content in (_PROBE, [{"type": "text", "text": _PROBE}]):
             for roles in ((_U,), (_S, _U)):
+                messages = [{"role": str(role), "content": content} for role in roles]
                 with suppress(TemplateRefusal):
-                    if _PROBE in self._render([(role, _PROBE) for role in roles], False, in_parts):
-                        return in_parts
+                    if _PROBE in self._tokenizer.render_chat(
+                        messages, generation_prompt=False, options=self._options, date=self._date
+                    ):
+                        return content != _PROBE
         return False
-
-    def _render(
-        self,
-        turns: Sequence[tuple[Role, str]],
-        generation_prompt: bool,
-        in_parts: bool,
-        fields: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
-    ) -> str:
-        contents = ([{"type": "text", "text": text}] if in_parts else text for _, text in turns)
-        messages: list[dict[str, Any]] = [
-            {"role": str(role), "content": each} for (role, _), each in zip(turns, contents, strict=True)
-        ]
-        for index, each in fields.items():
-            messages[index] |= each
-        return self._tokenizer.render_chat(
-            messages, generation_prompt=generation_prompt, options=self._options, date=self._date
-        )
-
-
-def _pieces(rendered: str, markers: Sequence[str]) -> Iterator[str]:
-    for marker in markers:
-        gap, _, rendered = rendered.partition(marker)
-        yield gap
-    yield rendered
 
 
 def _common_end(first: str, second: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,12 @@ def read_tokenizer_files(folder: Path) -> tuple[str, dict[str, Any], Mapping[str
     tokenizer_json = _read(folder / "tokenizer.json")
     if tokenizer_json is None:
         raise ModelNotFound(f"folder '{folder}' has no tokenizer.json: save the model's tokenizer there, too")
-    config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
-    return tokenizer_json, config, _chat_templates(folder, config), tuple(dict.fromkeys(_eos_token_ids(folder)))
+    config = read_json(folder / "special_tokens_map.json") | read_json(folder / "tokenizer_config.json")
+    ends = list[int]()
+    for name in ("generation_config.json", "config.json"):
+        token_ids = read_json(folder / name).get("eos_token_id")
+        ends += token_ids if isinstance(token_ids, list) else [token_ids] if isinstance(token_ids, int) else []
+    return tokenizer_json, config, _chat_templates(folder, config), tuple(dict.fromkeys(ends))
 
 
 DEFAULT, TOOL_USE = "default", "tool_use"
@@ -62,16 +66,10 @@ def _chat_templates(folder: Path, config: Mapping[str, Any]) -> Mapping[str, str
     if source := _read(folder / "chat_template.jinja"):
         return named_templates({**beside, DEFAULT: source})
     return (
-        named_templates(_read_json(folder / "chat_template.json").get("chat_template"))
+        named_templates(read_json(folder / "chat_template.json").get("chat_template"))
         or named_templates(config.get("chat_template"))
         or named_templates(beside)
     )
-
-
-def _eos_token_ids(folder: Path) -> Iterator[int]:
-    for name in ("generation_config.json", "config.json"):
-        token_ids = _read_json(folder / name).get("eos_token_id")
-        yield from token_ids if isinstance(token_ids, list) else [token_ids] if isinstance(token_ids, int) else []
 
 
 def _read(path: Path) -> str | None:
@@ -84,7 +82,7 @@ def _read(path: Path) -> str | None:
         raise UnsupportedModel(f"'{path}' is not UTF-8 text: {error}") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Return a file's JSON object, empty if there is no such file."""
     text = _read(path)
     try:

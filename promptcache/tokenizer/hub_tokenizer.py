@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from promptcache.diagnostics import InvalidValue, TemplateRefusal, UnsupportedModel, shown
@@ -22,6 +22,7 @@ from promptcache.tokenizer.text_tokenizer import TextTokenizer, load
 from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup
 
 _PROBE = "a b\n c  d"
+_NO_WHITESPACE = "this tokenizer does not keep whitespace: what the model reads differs from the schema's text"
 
 
 class HubTokenizer(TextTokenizer):
@@ -44,12 +45,18 @@ class HubTokenizer(TextTokenizer):
         super().__init__(parts.rules, parts.special_tokens.values(), markers, parts.backend)
         (ending,) = self.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
         ends = (*eos_token_ids, *parts.ids_of(parts.eos))
-        self.eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
-        self.answer_start = self._control_start(start)
+        said = (each for each in ending if each in self.control_ids or self.detokenize((each,)).strip())
+        closing = self.control_ids.intersection(islice(said, 1))  # the control token that closes the last turn
+        self.eos_ids = tuple(dict.fromkeys((*ends, *closing)))
+        if self.reasoning_tags is not None:
+            start = start.rpartition(self.reasoning_tags[1])[2].lstrip()
+        (start_ids,) = self.tokenize_parts([Markup(start)], Before.CONTROL)
+        self.answer_start = start if self.control_ids.intersection(start_ids) else ""
         (frame,) = self.tokenize_parts([Markup(self.answer_start)], Before.CONTROL)
         frame = () if CHANNEL in self.answer_start else frame  # it tells the channels apart
         self._hidden_ids = frozenset((*self.eos_ids, *parts.edge_ids, *self.control_ids.intersection(frame)))
-        self.warnings = tuple(self._whitespace_warnings())
+        keeps_whitespace = self.detokenize(self.tokenize(_PROBE)) == _PROBE
+        self.warnings = () if keeps_whitespace else (_NO_WHITESPACE,)
 
     def _talks(self) -> list[tuple[str, str]]:
         """Return what the chat template writes around the turns of conversations, and behind their last answer.
@@ -78,15 +85,18 @@ class HubTokenizer(TextTokenizer):
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> HubTokenizer:
-        """Read the tokenizer of a model's folder.
+        """Read the tokenizer of a model's folder, as transformers has it after loading: both have one fingerprint.
 
         Raises:
             ModelNotFound: no such folder, or no `tokenizer.json` in it.
             UnsupportedModel: a file in it, or the chat template, cannot be used; the message says why.
         """
         tokenizer_json, config, templates, eos_token_ids = read_tokenizer_files(Path(folder))
-        tokenizer_json = _as_loaded(tokenizer_json, config.get("added_tokens_decoder") or {})
-        return cls.from_parts(tokenizer_json, config, templates, eos_token_ids)
+        declared = config.get("added_tokens_decoder") or {}
+        backend = load(_edited(tokenizer_json, lambda rules: with_declared_tokens(rules, declared)))
+        if backend.post_processor is None:
+            backend.post_processor = TemplateProcessing(single="$A:0", pair="$A:0 $B:1")  # adds no tokens
+        return cls.from_parts(backend.to_str(), config, templates, eos_token_ids)
 
     @classmethod
     def from_parts(
@@ -113,8 +123,11 @@ class HubTokenizer(TextTokenizer):
         # The empty list once held `eos_token_ids`, which change no tokens; without it KV would be encoded again.
         settings = json.dumps([parts.special_tokens, parts.prefix_ids, []], sort_keys=True)
         others = [part for name, source in sorted(sources.items()) if name != DEFAULT for part in (name, source)]
-        fingerprint = _digest(tokenizer_json, sources.get(DEFAULT, ""), settings, *others)
-        return cls(parts=parts, sources=sources, eos_token_ids=eos_token_ids, fingerprint=fingerprint)
+        digest = hashlib.sha256(b"promptcache tokenizer 1")
+        for content in map(str.encode, (tokenizer_json, sources.get(DEFAULT, ""), settings, *others)):
+            digest.update(len(content).to_bytes(8, "little"))
+            digest.update(content)
+        return cls(parts=parts, sources=sources, eos_token_ids=eos_token_ids, fingerprint=digest.hexdigest())
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer, without the tokens at its edges; see `Tokenizer.decode`."""
@@ -142,26 +155,6 @@ class HubTokenizer(TextTokenizer):
             raise InvalidValue(f"chat_template={shown(name)}: the model has {', '.join(sorted(self._templates))}")
         return template.render(messages, generation_prompt=generation_prompt, options=others, date=date)
 
-    def _control_start(self, start: str) -> str:
-        """Return what the template writes in front of an answer, without reasoning; "" if it has no control token."""
-        _, closing = self.reasoning_tags or ("", "")
-        start = start.rpartition(closing)[2].lstrip() if closing else start
-        (token_ids,) = self.tokenize_parts([Markup(start)], Before.CONTROL)
-        return start if self.control_ids.intersection(token_ids) else ""
-
-    def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the control token that closes the last turn of a conversation, or an empty tuple."""
-        for token_id in ending:
-            if token_id in self.control_ids:
-                return (token_id,)
-            if self.detokenize((token_id,)).strip():
-                break
-        return ()
-
-    def _whitespace_warnings(self) -> Iterator[str]:
-        if self.detokenize(self.tokenize(_PROBE)) != _PROBE:
-            yield "this tokenizer does not keep whitespace: what the model reads differs from the schema's text"
-
 
 class _Parts:
     """The rules and the special tokens of a tokenizer."""
@@ -169,24 +162,26 @@ class _Parts:
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
         self.rules = _edited(tokenizer_json, whole_text_rules)
         self.backend = load(self.rules)
-        self.special_tokens = dict(_special_tokens(config))
+        forms = {name: token.get("content") if isinstance(token, Mapping) else token for name, token in config.items()}
+        self.special_tokens = {
+            name: form for name, form in forms.items() if name.endswith("_token") and isinstance(form, str)
+        }
         self.eos = self.special_tokens.get("eos_token", "")
         declared_bos = self.special_tokens.get("bos_token", "")
-        self.prefix_ids = _prefix_ids(self.backend)
+        # `add_bos_token` of tokenizer_config.json changes nothing: transformers 5 ignores it beside a tokenizer.json.
+        bare, whole = (self.backend.encode("x", add_special_tokens=each).ids for each in (False, True))
+        starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+        self.prefix_ids = tuple(whole[: next(starts, 0)])
         self.prefix = "".join(self.backend.id_to_token(token_id) or "" for token_id in self.prefix_ids)
         self.bos = self.prefix or declared_bos
+        around = [self.special_tokens.get(f"{each}_token", "") for each in ("bos", "eos", "pad")]
+        # The tokens before and behind texts: BOS, EOS, padding, and what the tokenizer adds.
+        self.edge_ids = (*({*whole} - {*bare}), *(token_id for form in around for token_id in self.ids_of(form)))
 
     def ids_of(self, form: str) -> tuple[int, ...]:
         """Return the token of a written form, or nothing."""
         token_id = self.backend.token_to_id(form)
         return () if token_id is None else (token_id,)
-
-    @property
-    def edge_ids(self) -> tuple[int, ...]:
-        """The tokens that are before and behind texts: BOS, EOS, padding, and what the tokenizer adds."""
-        forms = (self.special_tokens.get(f"{each}_token", "") for each in ("bos", "eos", "pad"))
-        added = {*self.backend.encode("x").ids} - {*self.backend.encode("x", add_special_tokens=False).ids}
-        return (*added, *(token_id for form in forms for token_id in self.ids_of(form)))
 
     def turn_markers(self, written: str) -> Iterator[str]:
         """Yield the written forms of added tokens that only the chat template writes, around turns.
@@ -205,48 +200,8 @@ class _Parts:
                 yield form
 
 
-def _as_loaded(tokenizer_json: str, declared: Mapping[str, Any]) -> str:
-    """Return the rules of a file as transformers has them after loading, so that both have one fingerprint.
-
-    Transformers adds the tokens that only the configuration declares. A missing post-processor becomes one that adds
-    no tokens.
-    """
-    backend = load(_edited(tokenizer_json, lambda rules: with_declared_tokens(rules, declared)))
-    if backend.post_processor is None:
-        backend.post_processor = TemplateProcessing(single="$A:0", pair="$A:0 $B:1")
-    return backend.to_str()
-
-
 def _edited(tokenizer_json: str, edit: Callable[[RuleData], RuleData]) -> RuleData:
     try:
         return edit(json.loads(tokenizer_json))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UnsupportedModel(f"tokenizer.json is not what the tokenizers library writes: {error!r}") from error
-
-
-def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the named special tokens with their written forms."""
-    for name, token in config.items():
-        form = token.get("content") if isinstance(token, Mapping) else token
-        if name.endswith("_token") and isinstance(form, str):
-            yield name, form
-
-
-def _prefix_ids(markup: Backend) -> tuple[int, ...]:
-    """Return the tokens that the post-processor of the tokenizer puts before a text.
-
-    `add_bos_token` in `tokenizer_config.json` changes nothing: transformers 5 ignores it beside a `tokenizer.json`.
-    """
-    bare = markup.encode("x", add_special_tokens=False).ids
-    whole = markup.encode("x").ids
-    starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
-    return tuple(whole[: next(starts, 0)])
-
-
-def _digest(*parts: str) -> str:
-    digest = hashlib.sha256(b"promptcache tokenizer 1")
-    for part in parts:
-        content = part.encode("utf-8")
-        digest.update(len(content).to_bytes(8, "little"))
-        digest.update(content)
-    return digest.hexdigest()

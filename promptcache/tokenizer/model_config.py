@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel, size_text
+from promptcache.tokenizer.files import read_json
 
 LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 """Names under which configurations declare the number of positions."""
@@ -73,7 +73,9 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
     head_dim = _number(text, ("head_dim",)) or (_number(text, _WIDTH) or 0) // (heads or 1)
     if not (layers and kv_heads and head_dim):
         raise UnsupportedModel(f"config.json of model '{model}' does not say what its KV looks like (layers, heads)")
-    chosen = _declared_dtype(config, text) if dtype is Dtype.AUTO else dtype
+    names = (each.get(field) for each in (config, text) for field in ("dtype", "torch_dtype"))  # older transformers
+    declared = next((Dtype(name) for name in names if name in list(_ITEM_BYTES)), Dtype.FLOAT32)
+    chosen = declared if dtype is Dtype.AUTO else dtype
     return ModelFacts(
         name=model,
         dtype=chosen,
@@ -82,7 +84,7 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         token_bytes=2 * layers * kv_heads * head_dim * _ITEM_BYTES[chosen],
-        max_positions=declared_positions(folder),
+        max_positions=_number(text, LENGTH_NAMES),
     )
 
 
@@ -93,22 +95,9 @@ def declared_positions(folder: Path) -> int | None:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelNotFound(f"model folder '{folder}' has no config.json") from None
-    except ValueError as error:
-        raise UnsupportedModel(f"'{path}' is not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise UnsupportedModel(f"'{path}' is not a JSON object")
-    return config
-
-
-def _declared_dtype(*configs: Mapping[str, Any]) -> Dtype:
-    """Return the dtype of the checkpoint. transformers before version 5 calls it `torch_dtype`."""
-    names = (config.get(field) for config in configs for field in ("dtype", "torch_dtype"))
-    return next((Dtype(name) for name in names if name in list(_ITEM_BYTES)), Dtype.FLOAT32)
+    if not (folder / "config.json").exists():
+        raise ModelNotFound(f"model folder '{folder}' has no config.json")
+    return read_json(folder / "config.json")
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

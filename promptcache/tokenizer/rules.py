@@ -5,10 +5,13 @@ The edits remove rules that apply only at the ends of a whole text: prefix space
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 RuleData: TypeAlias = dict[str, Any]  # JSON object of the tokenizers library, whose schema is its own
+
+_MEMBERS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+"""Kinds of rules, with the key of the members of a sequence of them."""
 
 
 def whole_text_rules(rules: Mapping[str, Any]) -> RuleData:
@@ -19,12 +22,7 @@ def whole_text_rules(rules: Mapping[str, Any]) -> RuleData:
 
 def without_edges(rules: Mapping[str, Any]) -> RuleData:
     """Return the rules without those that apply only at the start or end of a text."""
-    return {
-        **rules,
-        "normalizer": _edit(rules.get("normalizer"), "normalizers", _normalizer),
-        "pre_tokenizer": _edit(rules.get("pre_tokenizer"), "pretokenizers", _pre_tokenizer),
-        "decoder": _edit(rules.get("decoder"), "decoders", _decoder),
-    }
+    return {**rules, **{kind: _without_edges(rules.get(kind), kind) for kind in _MEMBERS}}
 
 
 def with_declared_tokens(rules: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> RuleData:
@@ -57,36 +55,21 @@ def unknown_piece(rules: Mapping[str, Any]) -> str | None:
     return None if unknown is None else str(unknown)
 
 
-def _edit(part: RuleData | None, members: str, edit: Callable[[RuleData], RuleData | None]) -> RuleData | None:
-    """Apply `edit` to a rule or to every member of a sequence of rules, and drop those that become None."""
-    if part is None:
+def _without_edges(rule: RuleData | None, kind: str) -> RuleData | None:
+    """Return a rule, or a sequence of rules, without what applies at the edges of a text; None if nothing is left."""
+    if rule is None:
         return None
-    if part["type"] != "Sequence":
-        return edit(part)
-    edited = (_edit(member, members, edit) for member in part[members])
-    return {**part, members: [member for member in edited if member is not None]}
-
-
-def _normalizer(rule: RuleData) -> RuleData | None:
-    return None if rule["type"] in {"Prepend", "Strip"} else rule
-
-
-def _pre_tokenizer(rule: RuleData) -> RuleData:
-    if rule["type"] == "ByteLevel":
-        return {**rule, "add_prefix_space": False}
-    return _metaspace(rule)
-
-
-def _decoder(rule: RuleData) -> RuleData | None:
-    if rule["type"] == "Strip":
-        return None
-    if rule["type"] == "WordPiece":
-        return {**rule, "cleanup": False}
-    return _metaspace(rule)
-
-
-def _metaspace(rule: RuleData) -> RuleData:
-    """Return a Metaspace rule that prepends nothing. The older spelling of the option is removed."""
-    if rule["type"] != "Metaspace":
-        return rule
-    return {key: value for key, value in rule.items() if key != "add_prefix_space"} | {"prepend_scheme": "never"}
+    match rule["type"]:
+        case "Sequence":
+            edited = (_without_edges(member, kind) for member in rule[_MEMBERS[kind]])
+            return {**rule, _MEMBERS[kind]: [member for member in edited if member is not None]}
+        case "Prepend" | "Strip":
+            return None
+        case "Metaspace":  # the older spelling of its option is `add_prefix_space`
+            others = {key: value for key, value in rule.items() if key != "add_prefix_space"}
+            return {**others, "prepend_scheme": "never"}
+        case "ByteLevel" if kind == "pre_tokenizer":
+            return {**rule, "add_prefix_space": False}
+        case "WordPiece":
+            return {**rule, "cleanup": False}
+    return rule

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
@@ -13,11 +14,19 @@ from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.tokenizer.rules import literal_pieces, unknown_piece, without_edges
-from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 from promptcache.tokenizer.types import Before, Markup
 
 _SIGN = "\U0010fffd"
 """An added token of our own. A text behind it is tokenized like one behind a control token."""
+
+
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+"""The byte for each character of the alphabet of GPT-2, in which byte-level tokenizers write their entries."""
+
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+"""A vocabulary entry that is a byte, for tokenizers with byte fallback."""
 
 
 class _Token(NamedTuple):
@@ -31,22 +40,19 @@ class _Token(NamedTuple):
 class _Encoder:
     """Text to tokens, for a text at a start, behind a control token, or behind other text.
 
+    It is made of the rules of a tokenizer, and these rules as loaded. If special tokens in a text are text to that
+    backend, they are to all.
+
     Attributes:
         start, inner: The backends for a text at a start, and behind other text.
     """
 
     def __init__(self, rules: Mapping[str, Any], backend: Backend) -> None:
-        """Create an encoder.
-
-        Args:
-            rules: A `tokenizer.json`.
-            backend: It, loaded. If special tokens in a text are text to it, they are to all.
-        """
         inner = without_edges(rules)
         self.start = self.inner = self._signed = backend
         if inner != rules:
             only_words = backend.encode_special_tokens
-            self.inner, self._signed = _loaded(inner, only_words), _loaded(rules, only_words)
+            self.inner, self._signed = load(inner, only_words=only_words), load(rules, only_words=only_words)
             self._signed.add_tokens([AddedToken(_SIGN, normalized=False)])
         self._added_ids = {self.inner.token_to_id(token["content"]) for token in rules["added_tokens"]}
 
@@ -100,7 +106,7 @@ class TextTokenizer:
         self.control_ids = frozenset(self._controls)
         self._literals = {token_id: form for form, token_id in self._find(literal_pieces(rules)).items()}
         self._suspects = self._controls.keys() | self._literals.keys()
-        self._decoders = decoders_of(without_edges(self._rules))
+        self._decoders = frozenset(_types(rules.get("decoder")))
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text` behind other text, none of them a control token.
@@ -108,7 +114,8 @@ class TextTokenizer:
         Raises:
             UnsupportedModel: a single character is a control token in the vocabulary.
         """
-        return tuple(token.token_id for token in self._tokens(text, Before.TEXT, [(0, len(text))]))
+        (token_ids,) = self.tokenize_parts([text], Before.TEXT)
+        return token_ids
 
     def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
         """Return the token IDs of adjacent texts; see `Tokenizer.tokenize_parts`."""
@@ -139,8 +146,12 @@ class TextTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, which may be a part of a character."""
         piece = None if token_id in self._controls else self._backend.id_to_token(token_id)
-        found = None if piece is None else piece_bytes(piece, self._decoders)
-        return self.detokenize((token_id,)).encode() if found is None else found
+        if piece is not None:
+            if "ByteLevel" in self._decoders and all(letter in _ALPHABET for letter in piece):
+                return bytes(_ALPHABET[letter] for letter in piece)
+            if "ByteFallback" in self._decoders and (byte := _BYTE.fullmatch(piece)):
+                return bytes.fromhex(byte[1])
+        return self.detokenize((token_id,)).encode()
 
     @cached_property
     def _text_encoder(self) -> _Encoder:
@@ -148,12 +159,12 @@ class TextTokenizer:
         forms = {*self._controls.values(), *self._literals.values()}
         added = ({**each, "special": each["content"] in forms} for each in self._rules["added_tokens"])
         rules = {**self._rules, "added_tokens": [*added]}
-        return _Encoder(rules, _loaded(rules, only_words=True))
+        return _Encoder(rules, load(rules, only_words=True))
 
     def _tokens(self, text: str, before: Before, plain: Sequence[tuple[int, int]]) -> list[_Token]:
         """Return the tokens of a text; no control token overlaps the ranges `plain`."""
         tokens = self._encoder.tokens(text, before)
-        forged = {each for each in tokens if self._is_forged(each, text, plain)}
+        forged = self._forged(tokens, text, plain)
         if not forged:
             return tokens
         found, start = list[_Token](), 0
@@ -169,7 +180,7 @@ class TextTokenizer:
     ) -> list[_Token]:
         """Return the tokens of a part of a text without control tokens; it is split where the vocabulary has one."""
         tokens = _moved(self._text_encoder.tokens(text[start:stop], before), start)
-        cuts = {self._place(each, text)[0] + 1 for each in tokens if self._is_forged(each, text, plain)}
+        cuts = {start + 1 for start in self._forged(tokens, text, plain).values()}
         if not cuts:
             return tokens
         if cuts == {stop}:
@@ -180,20 +191,21 @@ class TextTokenizer:
             for token in self._text_tokens(text, first, last, before if first == start else Before.TEXT, plain)
         ]
 
-    def _is_forged(self, token: _Token, text: str, plain: Sequence[tuple[int, int]]) -> bool:
-        """Return whether a token with another meaning overlaps plain text."""
-        if token.token_id not in self._suspects:
-            return False
-        if token.token_id not in self._controls and self._literals[token.token_id] != text[token.start : token.stop]:
-            return False
-        start, stop = self._place(token, text)
-        return any(start < last and first < stop for first, last in plain)
-
-    def _place(self, token: _Token, text: str) -> tuple[int, int]:
-        """Return where a token is written. Some control tokens take the spaces next to them."""
-        form = self._controls.get(token.token_id, "")
-        at = text.find(form, token.start, token.stop)
-        return (token.start, token.stop) if not form or at < 0 else (at, at + len(form))
+    def _forged(self, tokens: Iterable[_Token], text: str, plain: Sequence[tuple[int, int]]) -> dict[_Token, int]:
+        """Return the tokens with another meaning that overlap plain text, and where each is written."""
+        found: dict[_Token, int] = {}
+        for token in tokens:
+            if token.token_id not in self._suspects:
+                continue
+            _, start, stop = token
+            form = self._controls.get(token.token_id)
+            if form is None and self._literals[token.token_id] != text[start:stop]:
+                continue
+            if form and (at := text.find(form, start, stop)) >= 0:  # some control tokens take the spaces next to them
+                start, stop = at, at + len(form)
+            if any(start < last and first < stop for first, last in plain):
+                found[token] = start
+        return found
 
     def _find(self, forms: Iterable[str]) -> dict[str, int]:
         """Return the IDs of the written forms that are in the vocabulary."""
@@ -201,20 +213,19 @@ class TextTokenizer:
         return {form: token_id for form, token_id in found if token_id is not None}
 
 
-def load(rules: Mapping[str, Any]) -> Backend:
+def load(rules: Mapping[str, Any], *, only_words: bool = False) -> Backend:
     """Load a tokenizer from its rules.
+
+    Args:
+        only_words: Whether special tokens in a text are text.
 
     Raises:
         UnsupportedModel: the tokenizers library cannot read them.
     """
     try:
-        return Backend.from_str(json.dumps(rules))
+        backend = Backend.from_str(json.dumps(rules))
     except Exception as error:
         raise UnsupportedModel(f"the tokenizers library cannot read tokenizer.json: {error}") from error
-
-
-def _loaded(rules: Mapping[str, Any], only_words: bool) -> Backend:
-    backend = load(rules)
     backend.encode_special_tokens = only_words
     return backend
 
@@ -226,3 +237,11 @@ def _found(backend: Backend, text: str) -> list[_Token]:
 
 def _moved(tokens: Iterable[_Token], num_characters: int) -> list[_Token]:
     return [_Token(each.token_id, each.start + num_characters, each.stop + num_characters) for each in tokens]
+
+
+def _types(decoder: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the types of the decoders in a rule of a tokenizer."""
+    if decoder is not None:
+        yield decoder["type"]
+        for member in decoder.get("decoders") or ():
+            yield from _types(member)

@@ -1,4 +1,4 @@
-"""The protocol of tokenizers that layouts use."""
+"""The protocol of tokenizers that layouts use, and the refusal of texts that cannot fit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from promptcache.language import ChatMessages
 
 FROZEN_DATE = datetime(2024, 7, 26)
 """The date that chat templates get for turns of a schema, so that its tokens are the same every day."""
+
+SLICE = 2**16
+"""Characters of a long text that are tokenized at once. A million characters would take hundreds of megabytes."""
+
+_CUT = 256
+"""Tokens that a cut adds at most: a word that is cut may have other tokens than the whole word."""
+
+_USUAL = 8
+"""Characters for each allowed token of a text that is tokenized as a whole: ordinary text has fewer."""
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -133,3 +142,20 @@ class Tokenizer(Protocol):
             TemplateRefusal: The template does not render this conversation; the message has its reason.
         """
         return "".join(each["content"] for each in messages)
+
+
+def has_more_tokens(tokenizer: Tokenizer, text: str, num_tokens: int) -> bool:
+    """Return whether a long text has more than a number of tokens; False for a text that is short enough to count.
+
+    The text is tokenized in slices, up to the first one that exceeds the number. Written forms of control tokens count
+    as one token, so that markup is not counted twice.
+    """
+    if len(text) <= max(SLICE, _USUAL * num_tokens):
+        return False
+    least = 0
+    for start in range(0, len(text), SLICE):
+        (found,) = tokenizer.tokenize_parts([Markup(text[start : start + SLICE])], Before.TEXT)
+        least += max(0, len(found) - _CUT)
+        if least > num_tokens:
+            return True
+    return False

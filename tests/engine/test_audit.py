@@ -13,7 +13,7 @@ from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.encode import Audit
 from promptcache.encode.distance import whole_token_ids
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Level, render
+from promptcache.layout import Level, piece_texts
 from promptcache.model import Model, reference_logits, used_tokens
 from promptcache.planning import serve_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -116,7 +116,7 @@ def test_text_between_control_tokens_is_tokenized_as_a_whole(
     plan = serve_schema(checked, tokenizer, 1_000).plan(selection)
     whole = whole_token_ids(plan, tokenizer)
 
-    assert tokenizer.detokenize(whole) == render(plan, tokenizer).text
+    assert tokenizer.detokenize(whole) == "".join(piece_texts(plan, tokenizer))
     assert is_cut is None or (whole != plan.tokens.used_ids) is is_cut
 
 

@@ -98,8 +98,8 @@ def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSch
     service = serve(schema, tokenizer=tokenizer)
     served, selection = service.served, data.draw(strategies.prompts(schema))
     assume(max(Counter(path.rpartition("/")[0] for path in selection.members).values(), default=0) < 2)
-    warmed = {*served.encodings, *(encoding for _, encoding in served.member_encodings())}
-    warmed |= {encoding for _, encoding in served.pair_encodings()}
+    more = served.more_encodings(members=True, pairs=True)
+    warmed = {*served.encodings, *(encoding for _, encoding in more)}
 
     for piece in service.plan(selection).reused:
         is_pair = piece.run.module and selection.module(piece.run.module).context is Context.PREVIOUS

@@ -56,7 +56,7 @@ def test_a_placeholder_of_the_paper_is_cut_to_its_slot():
 
     (slot,) = layout.runs[-1].slots
     (warning,) = layout.warnings
-    assert (slot.filler_ids, slot.default_ids) == (ByteTokenizer().tokenize("123"), ByteTokenizer().tokenize("6"))
+    assert (slot.token_ids, slot.default_ids) == (ByteTokenizer().tokenize("123"), ByteTokenizer().tokenize("6"))
     assert (warning.code, warning.severity) == ("PC511", Severity.WARNING)
     assert (warning.span.line, warning.span.column) == (2, 42)
     assert "is 5 tokens, its slot holds 3" in warning.message

@@ -18,7 +18,7 @@ from promptcache.language import (
     Repair,
     Selection,
 )
-from promptcache.layout import Piece, lay_out, make_plan, render, run_variants
+from promptcache.layout import Piece, lay_out, make_plan, piece_texts, run_variants
 from promptcache.tokenizer import Frame, HubTokenizer
 from tests import strategies
 from tests.conftest import law_examples
@@ -35,7 +35,7 @@ SCHEMA = (
 def rendered(inside: str) -> list[tuple[Piece, str]]:
     """The pieces of a prompt of `SCHEMA` with their texts."""
     plan = plan_of(SCHEMA, f'<prompt schema="s">{inside}</prompt>')
-    return [*zip(plan.pieces, render(plan, ByteTokenizer()).texts, strict=True)]
+    return [*zip(plan.pieces, piece_texts(plan, ByteTokenizer()), strict=True)]
 
 
 def written(
@@ -82,15 +82,15 @@ def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
     layout = lay_out(schema, tokenizer)
     plan = make_plan(selection, layout, run_variants(layout), tokenizer, Repair.parse(repair))
 
-    made = render(plan, tokenizer)
+    made = "".join(piece_texts(plan, tokenizer))
 
     begin = layout.preamble if schema.has_turns else tokenizer.detokenize(tokenizer.bos_ids)
     begin += "".join(written(schema.children, selection, iter([each.frame for each in layout.turns])))
     bos = tokenizer.bos_form
-    text = made.text if made.text.startswith(begin) else made.text.replace(f"{bos} ", bos, 1)  # the tokenizer's own
+    text = made if made.startswith(begin) else made.replace(f"{bos} ", bos, 1)  # the tokenizer's own
     added = text.removeprefix(begin)
     assert begin + added == text
-    assert made.text == "".join(made.texts)
+    assert made == tokenizer.detokenize([token_id for piece in plan.pieces for token_id in piece.token_ids])
     assert all(message.text in added for message in selection.messages)
     if schema.has_open_turn or not schema.has_turns:
         said = "".join(schema.open_separator + each.text for each in selection.messages if each.role is None)
@@ -105,7 +105,7 @@ def test_what_is_behind_a_union_is_behind_its_text() -> None:
     )
     plan = plan_selection(choose(schema, '<prompt schema="s"><a/></prompt>'), LLAMA_LIKE)
 
-    assert render(plan, LLAMA_LIKE).text == "<s> aUser:\nx\n\nAssistant:\n"
+    assert "".join(piece_texts(plan, LLAMA_LIKE)) == "<s> aUser:\nx\n\nAssistant:\n"
 
 
 def test_parts_say_where_they_come_from() -> None:
@@ -130,4 +130,4 @@ def test_character_cut_in_two_belongs_to_its_last_token() -> None:
     plan = plan_of('<schema name="s">café</schema>', '<prompt schema="s"/>')
 
     assert [piece.origin for piece in plan.pieces] == [None, None, "last"]
-    assert render(plan, ByteTokenizer()).texts == ("<bos>", "caf", "é")
+    assert piece_texts(plan, ByteTokenizer()) == ["<bos>", "caf", "é"]

@@ -109,13 +109,13 @@ def test_any_batches_give_the_logits_of_no_cache(seed: int) -> None:
 def late_positions(patch: pytest.MonkeyPatch) -> None:
     """New tokens behind known ones stand one position late."""
     prefix_cache = module_of("promptcache.loops.prefix_cache")
-    original = prefix_cache._inputs
+    original = prefix_cache.step_cache
 
-    def inputs(opened: Any, model: Model) -> dict[str, Any]:
+    def step_cache(opened: Any, num_layers: int) -> Any:
         opened.positions = opened.positions + bool(opened.tokens.segments)
-        return original(opened, model)
+        return original(opened, num_layers)
 
-    patch.setattr(prefix_cache, "_inputs", inputs)
+    patch.setattr(prefix_cache, "step_cache", step_cache)
 
 
 def wrong_key(patch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
 from promptcache.language import Context, Repair
-from promptcache.layout import LayoutNode, Level, Origin, Piece, Plan
-from tests.planted.registry import replaced, wrapped
+from promptcache.layout import LayoutNode, Level, Origin, Plan
+from tests.planted.registry import edited, replaced, wrapped
 from tests.planted.targets import module_of
 
-lay_out, schema_texts, run_variants, run_tokens, repair, plan, plan_pieces, encoding = (
+lay_out, schema_texts, run_variants, run_tokens, plan, plan_pieces, encoding = (
     module_of(f"promptcache.layout.{name}")
-    for name in ("lay_out", "schema_texts", "run_variants", "run_tokens", "repair", "plan", "pieces", "encoding")
+    for name in ("lay_out", "schema_texts", "run_variants", "run_tokens", "plan", "pieces", "encoding")
 )
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, VARIANTS = "tokens are in place", "contexts are as declared", "variants are right"
@@ -45,13 +44,13 @@ def _union_of_last(_: Any, self: Any, union: Any) -> Any:
     return LayoutNode(item=union, start=start, stop=self._position, children=tuple(members))
 
 
-@wrapped("union members are swapped", lay_out, "_runs_of", law=PLACE)
-def _swapped_members(original: Any, schema: Any, runs: Any) -> dict[str, tuple[int, ...]]:
-    found = dict(original(schema, runs))
-    for union in _unions(schema.children):
+@wrapped("union members are swapped", lay_out, "Layout", law=PLACE)
+def _swapped_members(original: Any, **fields: Any) -> Any:
+    found = dict(fields.pop("runs_of"))
+    for union in _unions(fields["schema"].children):
         first, last = union.members[0].path, union.members[-1].path
         found[first], found[last] = found[last], found[first]
-    return found
+    return original(runs_of=found, **fields)
 
 
 def _unions(items: Any) -> Any:
@@ -64,7 +63,12 @@ def _unions(items: Any) -> Any:
 wrapped("reserve is ignored", lay_out._Walk, "_module", law=PLACE)(
     lambda original, self, module: original(self, replace(module, node=replace(module.node, reserve=None)))
 )
-replaced("BOS is left out", lay_out._Walk, "add_beginning", lambda self, span: [], law=PLACE)
+edited(
+    "BOS is left out",
+    lay_out._Walk.tree,
+    ("self._text_piece(LeafKind.BOS, self._written.beginning, schema.source.span)", "[]"),
+    law=PLACE,
+)
 wrapped("uncached modules are cached", lay_out._Walk, "_module", law=VARIANTS)(
     lambda original, self, module: original(self, replace(module, cache=True))
 )
@@ -117,49 +121,38 @@ replaced(
 )
 
 
-@wrapped("a scaffold variant sees plain variants only", run_variants._Maker, "add_scaffold", law=CONTEXTS)
-def _plain_in_scaffold(original: Any, self: Any, run: Any, scaffold: str, visible: Any) -> None:
-    original(self, run, scaffold, visible)
-    self._scaffold[scaffold] = {}
+edited(
+    "a scaffold variant sees plain variants only",
+    run_variants.run_variants,
+    ("known = ChainMap(own, plain)", "known = plain"),
+    law=CONTEXTS,
+)
 
 
-@wrapped("a scaffold is used when incomplete", plan, "scaffolds_in_use", law=VARIANTS)
+@wrapped("a scaffold is used when incomplete", run_variants, "scaffolds_in_use", law=VARIANTS)
 def _incomplete_scaffold(original: Any, scaffolds: Any, modules: Any) -> dict[str, str]:
     return original([replace(each, members=each.members[:1]) for each in scaffolds], modules)
 
 
-replaced("a scaffold is never used", plan, "scaffolds_in_use", lambda scaffolds, modules: {}, law=VARIANTS)
-wrapped("the last of two scaffolds wins", plan, "scaffolds_in_use", law=VARIANTS, rare=True)(
+replaced("a scaffold is never used", run_variants, "scaffolds_in_use", lambda scaffolds, modules: {}, law=VARIANTS)
+wrapped("the last of two scaffolds wins", run_variants, "scaffolds_in_use", law=VARIANTS, rare=True)(
     lambda original, scaffolds, modules: original(scaffolds[::-1], modules)
 )
 
 
-def _from_start(part: Any) -> dict[str, Any]:
-    part = replace(part, start=0)
-    return {"source": part, "token_ids": part.token_ids, "start": part.first, "index": 0}
-
-
-@wrapped("the filler stays beside the argument", run_tokens.RunTokens, "add", law=PLACE)
-def _filler_stays(original: Any, self: Any, run: Any, state: Any) -> None:
-    original(self, run, state)
-    last = self.pieces[-1] if self.pieces else None
-    if state is not None and last is not None and last.source and last.source.encoding == state.encoding:
-        self.pieces[-1] = replace(last, **_from_start(last.source))
-
-
-def _unfilled(ids: Any) -> Any:
-    """Return a function that gives other tokens to slots without an argument."""
-
-    def of(original: Any, self: Any, slot: Any) -> Any:
-        content = original(self, slot)
-        return content if content.origin is Origin.ARGUMENT else replace(content, token_ids=ids(slot))
-
-    return of
-
-
-_unfilled_slots = partial(wrapped, target=run_tokens.SlotContents, attribute="of", law=PLACE)
-_unfilled_slots("an empty slot shows its placeholder")(_unfilled(lambda slot: slot.filler_ids))
-_unfilled_slots("a slot's default is not applied")(_unfilled(lambda slot: ()))
+edited(
+    "the filler stays beside the argument",
+    run_tokens.run_pieces,
+    ("variant, start, stop)\n    if faults", "variant, 0, stop)\n    if faults"),
+    law=PLACE,
+)
+edited(
+    "an empty slot shows its placeholder",
+    run_tokens._content,
+    ("return slot.default_ids,", "return slot.token_ids,"),
+    law=PLACE,
+)
+edited("a slot's default is not applied", run_tokens._content, ("return slot.default_ids,", "return (),"), law=PLACE)
 
 
 @wrapped("the space before a slot stays in the text", schema_texts.SchemaTexts, "_slot", law=PLACE)
@@ -167,37 +160,40 @@ def _space_stays(original: Any, self: Any, parameter: Any) -> None:
     original(self, replace(parameter, lead=""))
 
 
-@wrapped("the boundary tokens stay at their places", run_tokens.RunTokens, "_move_boundary", law=PLACE)
-def _boundary_stays(_: Any, self: Any, piece: Any, run: Any, index: int, *, before_slot: bool) -> int:
-    self._behind = None
-    return 0
-
-
+edited(
+    "the boundary tokens stay at their places",
+    run_tokens.run_pieces,
+    ("if behind is not None:", "if behind is not None and (behind := None):"),
+    law=PLACE,
+)
 replaced("a fifth boundary token moves", run_tokens, "MAX_BOUNDARY_TOKENS", 5, law=PLACE, rare=True)
 replaced(
     "boundary tokens do not end before whitespace",
-    run_tokens.SlotContents,
+    run_tokens,
     "num_boundary_tokens",
-    lambda self, piece: min(run_tokens.MAX_BOUNDARY_TOKENS, len(piece.token_ids)),
+    lambda piece, tokenizer: min(run_tokens.MAX_BOUNDARY_TOKENS, len(piece.token_ids)),
     law=PLACE,
 )
 
 
-@wrapped("slots side by side do not form a group", run_tokens.RunTokens, "_add_content", law=PLACE, rare=True)
-def _no_group(original: Any, self: Any, start: int, content: Any, run: Any, slot: Any) -> None:
-    original(self, slot.start, content, run, slot)
+edited(
+    "slots side by side do not form a group",
+    run_tokens.run_pieces,
+    ("Piece(token_ids=token_ids, start=position,", "Piece(token_ids=token_ids, start=piece.start,"),
+    law=PLACE,
+    rare=True,
+)
+edited(
+    "an argument longer than its slot is taken",
+    run_tokens.run_pieces,
+    ("if faults:", "if False:"),
+    law="fault is reported first",
+)
 
 
-@wrapped("an argument longer than its slot is taken", run_tokens.SlotContents, "of", law="fault is reported first")
-def _long_argument(original: Any, self: Any, slot: Any) -> Any:
-    content = original(self, slot)
-    self.faults.clear()
-    return content
-
-
-@wrapped("the text of a prompt has no separator", plan, "added_text", law=PLACE)
-def _text_without_separator(original: Any, selection: Any, *args: Any) -> Any:
-    return original(replace(selection, schema=replace(selection.schema, open_separator="")), *args)
+@wrapped("the text of a prompt has no separator", plan, "with_added_text", law=PLACE)
+def _text_without_separator(original: Any, found: Any, selection: Any, *args: Any) -> Any:
+    return original(found, replace(selection, schema=replace(selection.schema, open_separator="")), *args)
 
 
 @wrapped("added text starts one position late", plan, "Plan", law=PLACE, quick=True)
@@ -207,15 +203,19 @@ def _late_text(original: Any, **fields: Any) -> Any:
     return original(pieces=tuple(moved), **fields)
 
 
-@wrapped("the last token is not fed again behind other new tokens", plan, "_with_new_end", law=PLACE)
-def _not_fed_again(original: Any, pieces: Any) -> Any:
-    return pieces if any(piece.source is None for piece in pieces) else original(pieces)
-
-
-@wrapped("the token that is fed again stays in the view", plan, "_with_new_end", law="positions are disjoint")
-def _fed_twice(original: Any, pieces: Any) -> Any:
-    made = original(pieces)
-    return made if made == pieces else (*pieces, made[-1])
+_END = "    end = recomputed([last], (last.stop - 1,), Origin.LAST)"
+edited(
+    "the last token is not fed again behind other new tokens",
+    plan.make_plan,
+    (_END, "    end = [last] if any(each.source is None for each in pieces) else " + _END.partition("=")[2]),
+    law=PLACE,
+)
+edited(
+    "the token that is fed again stays in the view",
+    plan.make_plan,
+    (_END, _END + " if last.source is None else (last, *recomputed([last], (last.stop - 1,), Origin.LAST)[-1:])"),
+    law="positions are disjoint",
+)
 
 
 replaced(
@@ -228,13 +228,18 @@ replaced(
 )
 
 
-@wrapped("new tokens keep their fixed positions", plan, "placed", law=PLACE)
-def _new_not_moved(original: Any, found: Any, placement: Any) -> Any:
-    moved = original(found, placement)
-    return tuple(new if new.source else replace(new, start=old.start) for old, new in zip(found, moved, strict=True))
-
-
-replaced("contexts are not closed up", run_variants, "closed_up", tuple, law=CONTEXTS)
+edited(
+    "new tokens keep their fixed positions",
+    plan.make_plan,
+    ("replace(piece, start=start, source", "replace(piece, start=start if piece.source else piece.start, source"),
+    law=PLACE,
+)
+edited(
+    "contexts are not closed up",
+    run_variants.variant_behind,
+    ("[part.at(start) for", "[part for"),
+    law=CONTEXTS,
+)
 
 
 @wrapped("runs are encoded with the gaps of their slots", run_variants, "variant_behind", law=CONTEXTS)
@@ -286,22 +291,32 @@ def _rounded_down(original: Any, self: Repair, num_tokens: int) -> int:
     return num_tokens * self.amount // 100 if self.is_share else original(self, num_tokens)
 
 
-wrapped("repair starts one part late", repair, "num_exact", law=REPAIR, quick=True)(
-    lambda original, found: min(len(found), original(found) + 1)
+edited(
+    "repair starts one part late",
+    plan_pieces.positions_to_repair,
+    ("index = num_exact(pieces)", "index = min(len(pieces), num_exact(pieces) + 1)"),
+    law=REPAIR,
+    quick=True,
 )
-replaced("first-K starts in a run whose context is exact", repair, "_is_context_exact", lambda *args: False, law=REPAIR)
-replaced(
-    "first-K counts each part of a run",
-    repair,
-    "groupby",
-    lambda found, key: ((None, [each]) for each in found),
+edited(
+    "first-K starts in a run whose context is exact",
+    plan_pieces.positions_to_repair,
+    ("if repair.kind is RepairKind.FIRST and", "if False and"),
     law=REPAIR,
 )
-
-
-@wrapped("tokens that are computed again lose the gap between them", Piece, "as_new", law=REPAIR, rare=True)
-def _gap_lost(_: Any, self: Any, origin: Any) -> Any:
-    yield replace(self, source=None, origin=origin)
+edited(
+    "first-K counts each part of a run",
+    plan_pieces.positions_to_repair,
+    ('groupby(stored, key=attrgetter("run.index"))', "((None, [each]) for each in stored)"),
+    law=REPAIR,
+)
+edited(
+    "tokens that are computed again lose the gap between them",
+    plan_pieces.recomputed,
+    ("place - index if", "0 if"),
+    law=REPAIR,
+    rare=True,
+)
 
 
 @wrapped("a stored token stays beside its repair", plan, "recomputed", law="repaired is the reference")

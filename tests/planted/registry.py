@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -44,6 +46,24 @@ def fault(name: str, *, law: str, quick: bool = False, rare: bool = False) -> Ca
 def replaced(name: str, target: Any, attribute: str, value: object, **how: Any) -> None:
     """Register a fault that is another value of an attribute."""
     fault(name, **how)(lambda patch: patch.setattr(target, attribute, value))
+
+
+def edited(name: str, function: Any, *edits: tuple[str, str], register: Callable[..., Any] = fault, **how: Any) -> None:
+    """Register a fault: a function whose source has other texts in some places, `(old, new)` each.
+
+    Its code is replaced, so that every module that imported the function has the fault.
+    """
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        source = dedent(inspect.getsource(function))
+        for old, new in edits:
+            assert source.count(old) == 1, f"{old!r} is not once in {function.__qualname__}"
+            source = source.replace(old, new)
+        made: dict[str, Any] = {}
+        exec(source, function.__globals__, made)
+        patch.setattr(function, "__code__", made[function.__name__].__code__)
+
+    register(name, **how)(plant)
 
 
 def wrapped(

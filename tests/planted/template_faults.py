@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from promptcache.diagnostics import Diagnostic, Span, TemplateRefusal, diagnostic
-from promptcache.layout import LeafKind
+from promptcache.layout import LeafKind, added_text, own_turns
 from promptcache.layout import plan as planning
-from promptcache.layout.added_text import _OwnTurns
 from promptcache.layout.lay_out import _Walk
+from promptcache.layout.own_turns import OwnTurns
 from promptcache.layout.schema_texts import SchemaTexts
-from promptcache.layout.seam import Seam
 from promptcache.planning.planner import Planner
 from promptcache.tokenizer import FROZEN_DATE, Before
 from promptcache.tokenizer.hub_tokenizer import _Parts
@@ -57,12 +56,13 @@ def fault(
     return register
 
 
+edited = partial(registry.edited, register=fault)
 wrapped = partial(registry.wrapped, register=fault)
 
 
 @fault("turns have one frame for each role", law=CONVERSATIONS, template="chatml with a default system text")
 def _one_frame(patch: Patch) -> None:
-    patch.setattr(_OwnTurns, "_written", lambda self: self._apart())
+    patch.setattr(OwnTurns, "texts", lambda self: self._apart())
 
 
 @fault("a plain chat has the date of schemas", law=CONVERSATIONS, template="a date in the default system text")
@@ -81,22 +81,26 @@ def _no_options(patch: Patch) -> None:
     patch.setattr(Planner, "_conversations_of", lambda self, state, options: original(self, state, None))
 
 
-@fault("an answer that goes on is closed", law=CONVERSATIONS)
-def _closed(patch: Patch) -> None:
-    patch.setattr(_OwnTurns, "_rendered", _OwnTurns._render)
+edited(
+    "an answer that goes on is closed",
+    OwnTurns._rendered,
+    ("turns[-1].own + _GOES_ON", "turns[-1].own"),
+    ("    if not self._continues:\n        return rendered\n", "    return rendered\n"),
+    law=CONVERSATIONS,
+)
 
 
 @fault("a text that the template leaves out is written", law=CONVERSATIONS, template="system text left out")
 def _never_whole(patch: Patch) -> None:
-    original = _OwnTurns._cut
+    original = OwnTurns._cut
     patch.setattr(
-        _OwnTurns, "_cut", lambda *args, is_complete: original(*args, is_complete=True) if is_complete else None
+        OwnTurns, "_cut", lambda *args, is_complete: original(*args, is_complete=True) if is_complete else None
     )
 
 
 @fault("a refused conversation is written all the same", law=CONVERSATIONS, template="roles must alternate")
 def _written_all_the_same(patch: Patch) -> None:
-    original = _OwnTurns._rendered
+    original = OwnTurns._rendered
 
     def rendered(self: Any, conversation: Any) -> str:
         try:
@@ -104,12 +108,12 @@ def _written_all_the_same(patch: Patch) -> None:
         except TemplateRefusal:
             return "x"
 
-    patch.setattr(_OwnTurns, "_rendered", rendered)
+    patch.setattr(OwnTurns, "_rendered", rendered)
 
 
 @fault("texts of a prompt are what a template wrote", law=CONTROLS)
 def _forged(patch: Patch) -> None:
-    patch.setattr(TextTokenizer, "_is_forged", lambda self, token, text, plain: False)
+    patch.setattr(TextTokenizer, "_forged", lambda self, tokens, text, plain: {})
 
 
 @fault("markers that are no special tokens are words", law=CONTROLS, kind="byte level with words")
@@ -119,17 +123,25 @@ def _markers_are_words(patch: Patch) -> None:
 
 @fault("texts are not protected where the template changes them", law=CONTROLS, template="newlines within contents")
 def _unprotected(patch: Patch) -> None:
-    patch.setattr("promptcache.layout.added_text._control_forms", lambda tokenizer: None)
+    patch.setattr(own_turns, "_control_forms", lambda tokenizer: None)
 
 
 @fault("what a prompt adds is tokenized apart", law=SCHEMAS, template="alpaca", kind="metaspace first")
 def _apart(patch: Patch) -> None:
-    patch.setattr(Seam, "join", lambda self, texts, tokenizer: (0, tokenizer.tokenize_parts(texts, self.before)))
+    patch.setattr(
+        added_text,
+        "_joined",
+        lambda pieces, texts, before, tokenizer: (pieces, tokenizer.tokenize_parts(texts, before)),
+    )
 
 
-@fault("cached tokens that change stay in use", law=SCHEMAS, template="alpaca")
-def _kept(patch: Patch) -> None:
-    patch.setattr("promptcache.layout.plan.without_last", lambda pieces, num_tokens: tuple(pieces))
+edited(
+    "cached tokens that change stay in use",
+    added_text._joined,
+    ("if num_replaced:", "if False:"),
+    law=SCHEMAS,
+    template="alpaca",
+)
 
 
 @wrapped("a closed turn has no footer", _Walk, "_text_piece", law=SCHEMAS)
@@ -175,8 +187,8 @@ def _elsewhere(patch: Patch) -> None:
 
 @fault("answers are tokenized again", law=ANSWERS)
 def _again(patch: Patch) -> None:
-    original = planning.added_text
-    patch.setattr(planning, "added_text", lambda *args: original(*args[:-1]))
+    original = planning.with_added_text
+    patch.setattr(planning, "with_added_text", lambda *args: original(*args[:-1]))
 
 
 @fault("an answer keeps its tokens where the template changes it", law=ANSWERS, template="trimmed contents")
@@ -184,19 +196,19 @@ def _always_kept(patch: Patch) -> None:
     def found_answer(self: Any, answer_ids: Any, start: int, *_: Any) -> Any:
         return start, tuple(each for each in answer_ids if each not in self._tokenizer.control_ids)
 
-    patch.setattr(_OwnTurns, "_found_answer", found_answer)
+    patch.setattr(OwnTurns, "_found_answer", found_answer)
 
 
 @fault("the end token of an answer is written twice", law=ANSWERS)
 def _two_ends(patch: Patch) -> None:
-    original = _OwnTurns._parts
+    original = OwnTurns._parts
 
     def parts(self: Any, *args: Any, **options: Any) -> Any:
         for part in original(self, *args, **options):
             ids = part.token_ids
             yield part if ids is None else replace(part, token_ids=(*ids, *set(ids[-1:]) & self._tokenizer.control_ids))
 
-    patch.setattr(_OwnTurns, "_parts", lambda *args, **options: [*parts(*args, **options)])
+    patch.setattr(OwnTurns, "_parts", lambda *args, **options: [*parts(*args, **options)])
 
 
 @wrapped("the first text is not at a start", SchemaTexts, "_flush", law=TEXTS, kind="prepend")
@@ -222,10 +234,10 @@ def _no_bos(patch: Patch) -> None:
 
 
 def _warn(patch: Patch, changed: Callable[[tuple[Diagnostic, ...]], tuple[Diagnostic, ...]]) -> None:
-    original = planning.added_text
+    original = planning.with_added_text
 
-    def added_text(*args: Any) -> Any:
-        added = original(*args)
-        return replace(added, warnings=changed(added.warnings))
+    def with_added_text(*args: Any) -> Any:
+        *found, warnings = original(*args)
+        return *found, changed(warnings)
 
-    patch.setattr(planning, "added_text", added_text)
+    patch.setattr(planning, "with_added_text", with_added_text)

@@ -207,4 +207,4 @@ def _of_slots(plan: Plan) -> Iterator[str]:
                     yield "default"
                 if len(content) <= len(slot.lead):
                     yield "empty slot"
-                yield "slot as encoded" if content == slot.filler_ids else "changed slot"
+                yield "slot as encoded" if content == slot.token_ids else "changed slot"

@@ -145,7 +145,7 @@ def test_a_tokenizer_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
     """Large vocabularies take a second. Rules for the edges of a text need two more backends."""
     loads: list[object] = []
     for module in (hub_tokenizer, text_tokenizer):
-        monkeypatch.setattr(module, "load", lambda rules: loads.append(rules) or load(rules))
+        monkeypatch.setattr(module, "load", lambda rules, **how: loads.append(rules) or load(rules, **how))
     HubTokenizer.from_parts(small.byte_level(), {}, small.CHATML)
     assert len(loads) == 1
     HubTokenizer.from_parts(small.llama_like(), {})

@@ -25,7 +25,7 @@ TEXTS = st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 20)), min_siz
 @given(TEXTS, st.sampled_from(TOKENIZERS), st.sampled_from(Before), st.booleans())
 def test_a_text_that_fits_is_not_refused(text: str, tokenizer: HubTokenizer, before: Before, markup: bool) -> None:
     """Whatever the slices cut, a text with exactly the allowed number of tokens passes."""
-    module = import_module("promptcache.tokenizer.long_text")
+    module = import_module("promptcache.tokenizer.types")
     (found,) = tokenizer.tokenize_parts([Markup(text) if markup else text], before)
 
     with pytest.MonkeyPatch.context() as patch:
