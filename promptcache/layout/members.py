@@ -7,9 +7,8 @@ encode them ahead of time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
 
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.language import CheckedModule, FinalText, Member, Selection, join_path
@@ -88,13 +87,12 @@ def _variant(layout: Layout, run: Run, index: int, seen: Sequence[Variant], code
 
 def _run(module: CheckedModule, index: int, tokenizer: Tokenizer) -> Run:
     text = "".join(item.text for item in module.children if isinstance(item, FinalText))
-    piece = TextPiece(start=0, token_ids=_tokens(cast("Hashable", tokenizer), text), text=text, span=module.span)
+    piece = TextPiece(start=0, token_ids=_tokens(tokenizer, text), text=text, span=module.span)
     ending = TextGroup(texts=(text,), before=Before.TEXT)
     return Run(index=index, module=module.path, pieces=(piece,), cached=True, ending=ending)
 
 
 @lru_cache(maxsize=4096)
-def _tokens(tokenizer: Any, text: str) -> tuple[int, ...]:
-    token_ids: tuple[int, ...]
+def _tokens(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     (token_ids,) = tokenizer.tokenize_parts([text], Before.TEXT)
     return token_ids

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span, TemplateRefusal, diagnostic
 from promptcache.language import Role, Selection, text_within
@@ -160,7 +160,7 @@ class OwnTurns:
         """
         said = "".join(turn.cached + turn.own + turn.reasoning + turn.tool_fields for turn in self._turns)
         unused = (sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in said)
-        mark, pattern = next(unused), _control_forms(cast("Hashable", self._tokenizer))
+        mark, pattern = next(unused), _control_forms(self._tokenizer)
         signs = dict(zip(dict.fromkeys(pattern.findall(said)) if pattern else (), unused, strict=False))
 
         def signed(text: str) -> str:
@@ -292,7 +292,7 @@ class OwnTurns:
 
 
 @lru_cache(maxsize=16)
-def _control_forms(tokenizer: Any) -> re.Pattern[str] | None:
+def _control_forms(tokenizer: Tokenizer) -> re.Pattern[str] | None:
     """Return the pattern of the written forms of control tokens, the longest first; None if there are none."""
     forms = sorted((tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, forms))) if forms else None
