@@ -25,9 +25,7 @@ def test_every_cached_run_with_tokens_has_a_plain_variant(schema, tokenizer):
 
     for run in layout.runs:
         tokens = {
-            piece.start + place: token_id
-            for piece in run.pieces
-            for place, token_id in enumerate(getattr(piece, "token_ids", ()) or getattr(piece, "filler_ids", ()))
+            piece.start + place: token_id for piece in run.pieces for place, token_id in enumerate(piece.token_ids)
         }
         if run.cached and tokens:
             assert dict(zip(plain[run.index].position_ids, plain[run.index].token_ids, strict=True)) == tokens
