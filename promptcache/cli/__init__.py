@@ -1,9 +1,8 @@
 """The command line. `app` lists the commands; each command is one file: its options, its work, its text and JSON.
 
-Shared files: `groups` (of commands), `options` (with `--json`), `settings` (declared options, and the engine that they
+Shared files: `options` (with groups of them, and `--json`), `settings` (declared options, and the engine that they
 make), `exits` (exit codes and errors), `output` (plain text and JSON), `console` (styled text and progress),
 `documents` (that are read and written), `request` (a prompt with its schema, and the tokenizer that measures both).
-`against` belongs to `layout`.
 """
 
 import atexit

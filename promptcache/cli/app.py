@@ -8,13 +8,16 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
+from click.exceptions import Exit
 from click.shell_completion import shell_complete
 
-from promptcache.cli.groups import HELP, CommandGroup
+from promptcache.cli.exits import ExitCode, ending
 from promptcache.diagnostics import did_you_mean
 
 NAME = "promptcache"
@@ -53,8 +56,8 @@ GROUPS = {
 COMMANDS = {name: words for commands in GROUPS.values() for name, words in commands.items()}
 
 
-class _Commands(CommandGroup):
-    """Imports a command when it is called."""
+class _Commands(click.Group):
+    """Imports a command when it is called. Errors that click finds end like all others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -80,6 +83,26 @@ class _Commands(CommandGroup):
             raise click.UsageError(f"there is no command '{name}'{f'; {fix}' if fix else ''}", ctx)
         return super().resolve_command(ctx, args)
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command and exit."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            with (
+                ending(as_json="--json" in words),
+                self.make_context(prog_name or self.name, words, **extra) as context,
+            ):
+                self.invoke(context)
+        except Exit as end:
+            sys.exit(end.exit_code)
+        sys.exit(ExitCode.OK)
+
 
 def main() -> None:
     """Run the command line and exit."""
@@ -104,7 +127,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
         ctx.exit()
 
 
-@click.group(cls=_Commands, name=NAME, no_args_is_help=True, context_settings=HELP)
+@click.group(
+    cls=_Commands,
+    name=NAME,
+    no_args_is_help=True,
+    context_settings={"max_content_width": 100, "show_default": True, "help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
 from promptcache.cli.console import progress, show_loading, stdout
 from promptcache.cli.documents import Sources
-from promptcache.cli.groups import Decorated
-from promptcache.cli.options import Output, model_option, with_json
+from promptcache.cli.options import Decorated, Output, model_option, with_json
 from promptcache.cli.settings import Value
 from promptcache.diagnostics import whole
 from promptcache.timing import Samples, hardware, interleave
 
 if TYPE_CHECKING:
     from promptcache.bench.request import RequestSizes
-    from promptcache.model import Model
 
 _DECODE_NEW = 16  # new tokens of the request whose answer is decoded
-
-
-class Measured(NamedTuple):
-    """The seconds of each alternative for a request of some sizes."""
-
-    sizes: RequestSizes
-    samples: Mapping[str, Samples]
 
 
 def _number(
@@ -82,8 +73,12 @@ def command(
     ttft is the time to first token of a planned request: linked modules against every alternative. decode is the time
     of one decoded token: over linked modules, and over a `DynamicCache` with the same KV.
     """
-    from promptcache.bench.request import RequestSizes
-    from promptcache.rows import used_kernels
+    import torch
+
+    from promptcache.bench.alternatives import first_token, further_tokens
+    from promptcache.bench.request import RequestSizes, plan_request
+    from promptcache.model import Model, load_model
+    from promptcache.rows import choose_kernels, used_kernels
 
     all_sizes = [
         RequestSizes(modules=modules, module_tokens=length, new_tokens=each)
@@ -91,72 +86,49 @@ def command(
     ]
     with progress() as show:
         show_loading(show, model)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        loaded = Model(load_model(model, device=device, dtype=getattr(torch, dtype))[0])
+        loaded.pack_weights({"auto": None, "all": True, "none": False}[pack])
+        choose_kernels(loaded)
         measured = []
-        loaded = _load(model, dtype, device, threads, pack)
-        for each in all_sizes:  # the memory of one size is free before the next one is measured
-            calls = _alternatives(loaded, each, None if what == "ttft" else tokens)
-            measured.append(Measured(each, interleave(calls, repeats, loaded.device, partial(show, each.title))))
+        for sizes in all_sizes:
+            request = plan_request(loaded, sizes)
+            calls = first_token(loaded, request) if what == "ttft" else further_tokens(loaded, request, tokens)
+            measured.append((sizes, interleave(calls, repeats, loaded.device, partial(show, sizes.title))))
+            del request, calls  # the memory of one size is free before the next one is measured
     facts: dict[str, Any] = {"bench": what, "model": model, "dtype": dtype, "device": device, "pack": pack}
     facts |= {"attention": used_kernels(loaded).value}
     facts |= {"decoded_tokens": tokens} if what == "decode" else {}
-    table = _ttft_table(measured, repeats) if what == "ttft" else _decode_table(measured, repeats, tokens)
     rows = [
         {**sizes.data, "seconds": {name: list(each.seconds) for name, each in samples.items()}}
         for sizes, samples in measured
     ]
+    table = _ttft_table(measured, repeats) if what == "ttft" else _decode_table(measured, repeats, tokens)
     return Output(data={**facts, "hardware": hardware(), "rows": rows}, text=partial(stdout().print, table))
 
 
-def _load(model: str, dtype: str, device: str, threads: int | None, pack: str) -> Model:
-    """Load the model that options name."""
-    import torch
-
-    from promptcache.model import Model, load_model
-    from promptcache.rows import choose_kernels
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    made = Model(load_model(model, device=device, dtype=getattr(torch, dtype))[0])
-    made.pack_weights({"auto": None, "all": True, "none": False}[pack])
-    choose_kernels(made)
-    return made
-
-
-def _alternatives(model: Model, sizes: RequestSizes, num_decoded: int | None) -> Mapping[str, Any]:
-    """Return ways to compute the first token of a request, or, with a number of them, the tokens behind it."""
-    from promptcache.bench.alternatives import first_token, further_tokens
-    from promptcache.bench.request import plan_request
-
-    request = plan_request(model, sizes)
-    return first_token(model, request) if num_decoded is None else further_tokens(model, request, num_decoded)
-
-
-def _ttft_table(measured: Sequence[Measured], repeats: int) -> Table:
+def _ttft_table(measured: Sequence[tuple[RequestSizes, Mapping[str, Samples]]], repeats: int) -> Table:
     from promptcache.bench.alternatives import BASELINE
 
     title = f"TTFT in ms, median of {repeats} rounds (times faster than {BASELINE})"
-    rows = []
+    table = Table("cached", "new", *measured[0][1], title=title)
     for sizes, samples in measured:
         baseline = samples[BASELINE].median
         times = (
             f"{each.median_ms:.1f}" + ("" if name == BASELINE else f" ({baseline / each.median:.1f}x)")
             for name, each in samples.items()
         )
-        rows.append((f"{sizes.cached_tokens:,}", str(sizes.new_tokens), *times))
-    return _table(title, ("cached", "new", *measured[0].samples), rows)
+        table.add_row(f"{sizes.cached_tokens:,}", str(sizes.new_tokens), *times)
+    return table
 
 
-def _decode_table(measured: Sequence[Measured], repeats: int, num_decoded: int) -> Table:
-    rows = []
+def _decode_table(
+    measured: Sequence[tuple[RequestSizes, Mapping[str, Samples]]], repeats: int, num_decoded: int
+) -> Table:
+    title = f"ms for one decoded token, median of {repeats} rounds"
+    table = Table("cached", "DynamicCache", "prompt cache", "ratio", title=title)
     for sizes, samples in measured:
         copied, linked = (each.median_ms / num_decoded for each in samples.values())
-        rows.append((f"{sizes.cached_tokens:,}", f"{copied:.1f}", f"{linked:.1f}", f"{copied / linked:.2f}x"))
-    title = f"ms for one decoded token, median of {repeats} rounds"
-    return _table(title, ("cached", "DynamicCache", "prompt cache", "ratio"), rows)
-
-
-def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(*columns, title=title)
-    for row in rows:
-        table.add_row(*row)
+        table.add_row(f"{sizes.cached_tokens:,}", f"{copied:.1f}", f"{linked:.1f}", f"{copied / linked:.2f}x")
     return table

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,7 @@ import click
 from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
-from promptcache.cli.groups import CommandGroup, grouped_option
-from promptcache.cli.options import DOCUMENT, Output, context_option, store_option, with_json
+from promptcache.cli.options import DOCUMENT, Output, context_option, grouped_option, store_option, with_json
 from promptcache.cli.output import columns, fact_text
 from promptcache.cli.request import TokenLimits, all_encodings
 from promptcache.cli.settings import limit_option
@@ -28,13 +27,12 @@ from promptcache.language import Placement
 from promptcache.progress import tracked
 
 if TYPE_CHECKING:
-    from promptcache.kv import FileTier, StoredEncoding, VerifyResult
+    from promptcache.kv import FileTier
 
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
 
 folder_option = store_option("The store's folder.")
-any_number = click.argument("what", metavar="[WHAT]...", nargs=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +69,24 @@ class Entry:
         return f"{self.schema}/{self.module}" if self.module else self.schema
 
 
-@click.group("cache", cls=CommandGroup, no_args_is_help=True)
+class _Subcommands(click.Group):
+    """A group whose help shows the whole first line of each command's help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, (each.help or "").partition("\n")[0]) for name, each in self.commands.items()])
+
+
+@click.group("cache", cls=_Subcommands, no_args_is_help=True)
 def command() -> None:
     """Inspect and clean up a store of KV."""
 
 
 @command.command("ls")
-@any_number
+@click.argument("what", metavar="[WHAT]...", nargs=-1)
 @folder_option
 @with_json
 def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
@@ -87,7 +96,16 @@ def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     """
     found = store_entries(open_folder(store))
     found = _chosen(found, what) if what else found
-    return Output(data=found, text=_table(found))
+    rows = [("KEY", "KEPT", "TOKENS", "SIZE", "USED", "MODEL", "MADE FOR")]
+    for each in found:
+        kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
+        tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
+        names = (fact_text(each.model or "?"), fact_text(each.name))
+        rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, *names))
+    lines = columns(rows) if found else []
+    total = f"{counted(len(found), 'encoding')}, {size_text(sum(each.nbytes for each in found))}"
+    return Output(data=found, text="".join(f"{line}\n" for line in (*lines, total)))
 
 
 @command.command("verify")
@@ -96,15 +114,14 @@ def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 def verify(_sources: Sources, store: str) -> Output:
     """Read every file, and report those that are damaged; nothing is removed."""
     tier = open_folder(store)
-    total = len(tuple(tier.keys()))
     with progress() as show:
-        verdicts = [*tracked(tier.verify_all(), show, "files", total)]
-    bad = any(each.fault is not None for each in verdicts)
-    return Output(
-        data=verdicts,
-        text=_verdicts_text(verdicts),
-        code=ExitCode.FINDINGS if bad else ExitCode.OK,
-    )
+        verdicts = [*tracked(tier.verify_all(), show, "files", len(tuple(tier.keys())))]
+    faults = [str(each.fault) for each in verdicts if each.fault is not None]
+    good = [each.nbytes for each in verdicts if each.fault is None]
+    files = counted(len(verdicts), "file")
+    total = f"{files} read: {len(good):,} good ({size_text(sum(good))}), {len(faults):,} bad"
+    text = "".join(f"{line}\n" for line in (*faults, total))
+    return Output(data=verdicts, text=text, code=ExitCode.FINDINGS if faults else ExitCode.OK)
 
 
 @command.command("gc")
@@ -181,11 +198,7 @@ def _removed(tier: FileTier, entries: Sequence[Entry]) -> Output:
 
 
 def open_folder(place: str, limit: int | None = None) -> FileTier:
-    """Open the folder of an existing store.
-
-    Raises:
-        EnvironmentMissing: There is no such folder, or it is no store.
-    """
+    """Open the folder of an existing store; a missing folder, and one that is no store, is `EnvironmentMissing`."""
     from promptcache.kv import FileTier, config_of, expand_home
 
     if config_of(place).folder is None:
@@ -202,76 +215,39 @@ def open_folder(place: str, limit: int | None = None) -> FileTier:
 
 def store_entries(tier: FileTier) -> tuple[Entry, ...]:
     """Return the files of a store, by schema, module and position."""
-    found = [_entry(tier, key, nbytes, used_s) for key, (nbytes, used_s) in tier.files().items()]
+    found = []
+    for key, (nbytes, used_s) in tier.files().items():
+        facts: dict[str, Any] = {}
+        try:
+            stored = tier.read_unverified(key)
+        except CorruptEncoding as fault:
+            stored, facts = None, {"fault": str(fault)}
+        if stored is not None:
+            recipe = stored.recipe
+            facts = {
+                **{name: stored.facts.get(name) for name in ("schema", "module", "model")},
+                "codec": str(recipe.codec),
+                "dtype": str(stored.shape.dtype).removeprefix("torch."),
+                "num_tokens": recipe.num_tokens,
+                "positions": (recipe.first_position, recipe.last_position),
+                "digest": recipe.digest,
+                "fingerprint": recipe.fingerprint,
+            }
+        found.append(Entry(key=key, nbytes=nbytes, used_s=used_s, **facts))
     return tuple(sorted(found, key=lambda each: (each.name, each.codec or "", each.positions or (0, 0), each.key)))
 
 
-def _entry(tier: FileTier, key: str, nbytes: int, used_s: float) -> Entry:
-    known: dict[str, Any] = {"key": key, "nbytes": nbytes, "used_s": used_s}
-    try:
-        stored = tier.read_unverified(key)
-    except CorruptEncoding as fault:
-        return Entry(**known, fault=str(fault))
-    return Entry(**known) if stored is None else Entry(**known, **_known_of(stored))
-
-
-def _known_of(stored: StoredEncoding) -> dict[str, Any]:
-    recipe = stored.recipe
-    return {
-        "schema": stored.facts.get("schema"),
-        "module": stored.facts.get("module"),
-        "model": stored.facts.get("model"),
-        "codec": str(recipe.codec),
-        "dtype": str(stored.shape.dtype).removeprefix("torch."),
-        "num_tokens": recipe.num_tokens,
-        "positions": (recipe.first_position, recipe.last_position),
-        "digest": recipe.digest,
-        "fingerprint": recipe.fingerprint,
-    }
-
-
 def _chosen(entries: Sequence[Entry], words: Sequence[str]) -> tuple[Entry, ...]:
-    """Return the entries that words name: SCHEMA, SCHEMA/MODULE with all that is in it, or first digits of a key.
-
-    Raises:
-        UsageMistake: A word names none.
-    """
-    return tuple({each.key: each for word in words for each in _named(entries, word)}.values())
-
-
-def _named(entries: Sequence[Entry], word: str) -> Iterable[Entry]:
-    path = word.strip("/")
-    named = [each for each in entries if each.schema is not None and f"{each.name}/".startswith(f"{path}/")]
-    if named:
-        return named
-    keyed = [each for each in entries if _PREFIX.fullmatch(word) and each.key.startswith(word)]
-    if not keyed:
-        fix = did_you_mean(path, {each.name for each in entries})
-        raise UsageMistake(
-            f"nothing here is called '{word}'; {fix or 'give a schema, schema/module, or 6 digits of a key or more'}"
-        )
-    return keyed
-
-
-def _table(entries: Sequence[Entry]) -> str:
-    """Return a line for each entry, and a line with the totals."""
-    rows = [("KEY", "KEPT", "TOKENS", "SIZE", "USED", "MODEL", "MADE FOR")]
-    for each in entries:
-        kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
-        tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
-        names = (fact_text(each.model or "?"), fact_text(each.name))
-        rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, *names))
-    lines = columns(rows) if entries else []
-    total = f"{counted(len(entries), 'encoding')}, {size_text(sum(each.nbytes for each in entries))}"
-    return "".join(f"{line}\n" for line in (*lines, total))
-
-
-def _verdicts_text(verdicts: Sequence[VerifyResult]) -> str:
-    """Return a line for each damaged file, and a line with the totals."""
-    bad = [each for each in verdicts if each.fault is not None]
-    good = [each for each in verdicts if each.fault is None]
-    lines = [str(each.fault) for each in bad]
-    good_bytes = size_text(sum(each.nbytes for each in good))
-    lines.append(f"{counted(len(good) + len(bad), 'file')} read: {len(good):,} good ({good_bytes}), {len(bad):,} bad")
-    return "".join(f"{line}\n" for line in lines)
+    """Return the entries that words name: SCHEMA, SCHEMA/MODULE with all that is in it, or first digits of a key."""
+    chosen: dict[str, Entry] = {}
+    for word in words:
+        path = word.strip("/")
+        named = [each for each in entries if each.schema is not None and f"{each.name}/".startswith(f"{path}/")]
+        if not named and _PREFIX.fullmatch(word):
+            named = [each for each in entries if each.key.startswith(word)]
+        if not named:
+            fix = did_you_mean(path, {each.name for each in entries})
+            fix = fix or "give a schema, schema/module, or 6 digits of a key or more"
+            raise UsageMistake(f"nothing here is called '{word}'; {fix}")
+        chosen |= {each.key: each for each in named}
+    return tuple(chosen.values())

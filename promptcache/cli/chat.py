@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
-from promptcache.cli.documents import Sources, check_target, files_read
+from promptcache.cli.documents import InputDocument, Sources, check_target, files_read
 from promptcache.cli.exits import (
     EnvironmentMissing,
     ExitCode,
@@ -26,10 +26,9 @@ from promptcache.cli.exits import (
     show_error,
     system_message,
 )
-from promptcache.cli.groups import GroupedCommand
-from promptcache.cli.options import DOCUMENT, FILE, context_option, schemas_option
+from promptcache.cli.options import DOCUMENT, FILE, GroupedCommand, context_option, schemas_option
 from promptcache.cli.output import end_answer, tell, warn, write_text
-from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
+from promptcache.cli.request import CheckedRequest, check_lengths, complete_request, read_chat_request
 from promptcache.cli.settings import AnswerOptions, answer_options
 from promptcache.diagnostics import ROOT, InvalidValue, PromptCacheError, counted, did_you_mean
 from promptcache.language import CHAT_SCHEMA, split_question
@@ -110,11 +109,7 @@ def _read(document: str | None, schema: Sequence[str], arg: Sequence[str], sourc
 
 
 def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedRequest | None:
-    """Read the prompt below a saved chat, and find its schema; None is the chat of the model alone.
-
-    Raises:
-        EnvironmentMissing: The file cannot be read.
-    """
+    """Read the prompt below a saved chat, and find its schema; None is the chat of the model alone."""
     from promptcache.session import read_chat
 
     try:
@@ -123,14 +118,16 @@ def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedR
         if isinstance(error.__cause__, OSError):
             raise EnvironmentMissing(f"--load {error}") from None
         raise
-    return None if prompt.schema == CHAT_SCHEMA else with_schema(prompt, str(load), schema, sources)
+    if prompt.schema == CHAT_SCHEMA:
+        return None
+    return complete_request(prompt, InputDocument(name=str(load), path=load, data=b""), schema, (), sources)
 
 
 class _Conversation:
     """A chat, and the commands that the user can give. Errors of a question or a command are shown, and it goes on."""
 
     def __init__(self, chat: Chat, options: dict[str, Any], read: frozenset[str]) -> None:
-        """Create a session.
+        """Begin to read standard input. On a terminal, lines can be edited and called back.
 
         Args:
             options: Options of generation.
@@ -143,6 +140,16 @@ class _Conversation:
         self._results = list[str]()  # of calls of the last answer, as far as they were entered
         self._code = ExitCode.OK
         self._on_terminal = sys.stdin.isatty()
+        self._editing = self._on_terminal and sys.stdout.isatty()
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            encoding = None if self._on_terminal else "utf-8"
+            sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape")  # a question that is not text is refused
+        if self._editing:
+            with suppress(ModuleNotFoundError):  # then lines are read without editing
+                import readline
+
+                if "libedit" not in (readline.__doc__ or ""):
+                    readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one entry
 
     def hold(self, first: str | None) -> ExitCode:
         """Answer questions until the input ends.
@@ -153,7 +160,6 @@ class _Conversation:
         Returns:
             The code of the first error of input from a pipe. On a terminal, errors do not count.
         """
-        lines = _Lines()
         if self._on_terminal:
             turns = f", {counted(len(self._chat.turns), 'question')} so far" if self._chat.turns else ""
             about = "" if self._chat.prompt.schema == CHAT_SCHEMA else f" over {self._chat.prompt.schema}"
@@ -162,16 +168,15 @@ class _Conversation:
             if self._on_terminal:
                 tell(f"> {first}")
             self._guarded(self._take, first)
-        while (entry := lines.read(self._prompt)) is not None and entry != _QUIT:
-            if entry.is_command:
-                self._guarded(self._obey, entry.text)
-            elif entry.text.strip():
-                self._guarded(self._take, entry.text)
+        while (entry := self._next_entry()) is not None:
+            text, is_command = entry
+            if is_command and text == "/quit":
+                break
+            if is_command:
+                self._guarded(self._obey, text)
+            elif text.strip():
+                self._guarded(self._take, text)
         return ExitCode.OK if self._on_terminal else self._code
-
-    @property
-    def _prompt(self) -> str:
-        return f"result of {calls[0].name}> " if (calls := self._open_calls) else "> "
 
     @property
     def _open_calls(self) -> Sequence[ToolCall]:
@@ -228,96 +233,49 @@ class _Conversation:
 
     def _obey(self, line: str) -> None:
         name, _, rest = line.partition(" ")
-        commands: dict[str, Callable[[str], None]] = {
-            "/usage": self._usage,
-            "/rewind": self._rewind,
-            "/save": self._save,
-            "/help": lambda _: tell(*_HELP.splitlines()),
-        }
-        if name not in commands:
-            fix = did_you_mean(name, [*commands, _QUIT.text]) or "a question may begin with a space"
-            raise UsageMistake(f"there is no command '{name}'; {fix}")
-        commands[name](rest.strip())
+        rest, asked = rest.strip(), len(self._chat.turns)
+        match name:
+            case "/usage":
+                if self._answer is None:
+                    raise UsageMistake("/usage: nothing was answered yet")
+                tell(*_usage_lines(self._answer))
+            case "/rewind":
+                number = rest or "1"
+                if not (number.isdecimal() and len(number) < 10 and 1 <= int(number) <= asked):
+                    raise UsageMistake(f"/rewind {number}: a number of questions is expected; the chat has {asked}")
+                self._chat.rewind(int(number))
+                self._results = []
+                left = counted(len(self._chat.turns), "question")
+                tell(f"forgot {counted(int(number), 'question')}; the chat has {left}")
+            case "/save":
+                if not rest:
+                    raise UsageMistake("/save: the name of a file is expected")
+                path = Path(rest).expanduser()
+                check_target(path, self._read)
+                self._chat.save(path)
+                tell(f"saved {counted(asked, 'question')} to {path}")
+            case "/help":
+                tell(*_HELP.splitlines())
+            case _:
+                known = ("/usage", "/rewind", "/save", "/help", "/quit")
+                fix = did_you_mean(name, known) or "a question may begin with a space"
+                raise UsageMistake(f"there is no command '{name}'; {fix}")
 
-    def _usage(self, _rest: str) -> None:
-        if self._answer is None:
-            raise UsageMistake("/usage: nothing was answered yet")
-        tell(*usage_lines(self._answer))
-
-    def _rewind(self, rest: str) -> None:
-        number, asked = rest or "1", len(self._chat.turns)
-        if not (number.isdecimal() and len(number) < 10 and 1 <= int(number) <= asked):
-            raise UsageMistake(f"/rewind {number}: a number of questions is expected; the chat has {asked}")
-        self._chat.rewind(int(number))
-        self._results = []
-        tell(f"forgot {counted(int(number), 'question')}; the chat has {counted(len(self._chat.turns), 'question')}")
-
-    def _save(self, rest: str) -> None:
-        if not rest:
-            raise UsageMistake("/save: the name of a file is expected")
-        path = Path(rest).expanduser()
-        check_target(path, self._read)
-        self._chat.save(path)
-        tell(f"saved {counted(len(self._chat.turns), 'question')} to {path}")
-
-
-def usage_lines(answer: Completion) -> list[str]:
-    """Describe what an answer reused and prefilled, one line for each origin of KV."""
-    usage = answer.usage
-    modules = [each for each in usage.modules if each.source != "history"]
-    names = ", ".join(f"{each.module or ROOT} {each.num_tokens:,} {each.source}" for each in modules)
-    new = f"{usage.num_encoded_tokens:,} of modules were encoded for it" if usage.num_encoded_tokens else ""
-    rows = [
-        ("modules", usage.num_reused_tokens, names),
-        ("history", usage.num_history_tokens, "computed by earlier answers"),
-        ("new", usage.num_new_tokens, "prefilled for this answer"),
-        ("answer", usage.num_generated_tokens, "all that were allowed" if answer.finish_reason == "length" else ""),
-    ]
-    lines = [f"{name:<8} {number:>6,} tokens  {words}".rstrip() for name, number, words in rows]
-    level = f"{answer.level}, lossy" if answer.lossy else str(answer.level)
-    return [*lines, " · ".join(each for each in (f"TTFT {answer.timing.ttft_s * 1000:.1f} ms", level, new) if each)]
-
-
-class _UserInput(NamedTuple):
-    """A command or a question."""
-
-    text: str
-    is_command: bool = False
-
-
-_QUIT = _UserInput("/quit", is_command=True)
-
-
-class _Lines:
-    """Entries from standard input. On a terminal, lines can be edited and called back."""
-
-    def __init__(self) -> None:
-        self._on_terminal = sys.stdin.isatty()
-        self._editing = self._on_terminal and sys.stdout.isatty()
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            encoding = None if self._on_terminal else "utf-8"
-            sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape")  # a question that is not text is refused
-        if self._editing:
-            with suppress(ModuleNotFoundError):  # then lines are read without editing
-                import readline
-
-                if "libedit" not in (readline.__doc__ or ""):
-                    readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one entry
-
-    def read(self, prompt: str) -> _UserInput | None:
-        """Return the next entry, or None at the end of the input. Its text may be empty.
+    def _next_entry(self) -> tuple[str, bool] | None:
+        """Return the next entry, and whether it is a command; None at the end of the input. Its text may be empty.
 
         Ctrl-C on a terminal drops what was entered.
         """
+        calls = self._open_calls
         try:
-            line = self._line(prompt)
+            line = self._line(f"result of {calls[0].name}> " if calls else "> ")
             if line.strip() != _BLOCK:
-                return _UserInput(line.strip(), is_command=line.startswith("/") and "\n" not in line)
+                return line.strip(), line.startswith("/") and "\n" not in line
             lines = list[str]()
             with suppress(EOFError):  # the end of the input also ends a block
                 while (line := self._line("... ")).strip() != _BLOCK:
                     lines.append(line)
-            return _UserInput("\n".join(lines))
+            return "\n".join(lines), False
         except EOFError:
             if self._on_terminal:
                 tell("")
@@ -326,7 +284,7 @@ class _Lines:
             if not self._on_terminal:
                 raise
             tell("")
-            return _UserInput("")
+            return "", False
 
     def _line(self, prompt: str) -> str:
         """Return a line without its end.
@@ -343,3 +301,20 @@ class _Lines:
         if not line:
             raise EOFError
         return line.removesuffix("\n")
+
+
+def _usage_lines(answer: Completion) -> list[str]:
+    """Describe what an answer reused and prefilled, one line for each origin of KV."""
+    usage = answer.usage
+    modules = [each for each in usage.modules if each.source != "history"]
+    names = ", ".join(f"{each.module or ROOT} {each.num_tokens:,} {each.source}" for each in modules)
+    new = f"{usage.num_encoded_tokens:,} of modules were encoded for it" if usage.num_encoded_tokens else ""
+    rows = [
+        ("modules", usage.num_reused_tokens, names),
+        ("history", usage.num_history_tokens, "computed by earlier answers"),
+        ("new", usage.num_new_tokens, "prefilled for this answer"),
+        ("answer", usage.num_generated_tokens, "all that were allowed" if answer.finish_reason == "length" else ""),
+    ]
+    lines = [f"{name:<8} {number:>6,} tokens  {words}".rstrip() for name, number, words in rows]
+    level = f"{answer.level}, lossy" if answer.lossy else str(answer.level)
+    return [*lines, " · ".join(each for each in (f"TTFT {answer.timing.ttft_s * 1000:.1f} ms", level, new) if each)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +26,7 @@ from promptcache.cli.exits import findings_code
 from promptcache.cli.options import DOCUMENT, Output, context_option, model_option, schemas_option, with_json
 from promptcache.cli.output import write_text
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, counted, diagnostic
-from promptcache.language import CheckedSchema, Selection, resolve_prompt
+from promptcache.language import CheckedSchema, resolve_prompt
 
 if TYPE_CHECKING:
     from promptcache.cli.request import LaidOut, TokenLimits, WarmCost
@@ -52,28 +51,6 @@ class DocumentReport:
     diagnostics: tuple[Diagnostic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReport:
-    """All documents in the order in which they were read."""
-
-    documents: tuple[DocumentReport, ...]
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Diagnostics of all documents."""
-        return tuple(diagnostic for document in self.documents for diagnostic in document.diagnostics)
-
-    @property
-    def num_errors(self) -> int:
-        """Diagnostics that are errors."""
-        return sum(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
-
-    @property
-    def num_warnings(self) -> int:
-        """Diagnostics that are warnings."""
-        return len(self.diagnostics) - self.num_errors
-
-
 @click.command("check")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=DOCUMENT)
 @schemas_option
@@ -90,28 +67,40 @@ def command(
 
     Example: promptcache check schemas/ prompts/ --strict
     """
-    report = check_files(documents_in(files), schema, sources, model)
-    failed = report.num_errors + strict * report.num_warnings > 0
-    totals = {"num_errors": report.num_errors, "num_warnings": report.num_warnings}
+    reports = check_files(documents_in(files), schema, sources, model)
+    diagnostics = [each for report in reports for each in report.diagnostics]
+    num_errors = sum(each.severity is Severity.ERROR for each in diagnostics)
+    num_warnings = len(diagnostics) - num_errors
+
+    def show() -> None:
+        if diagnostics:
+            from promptcache.cli.console import print_diagnostics
+
+            print_diagnostics(diagnostics)
+        lines = [f"note: {each.file}: {each.note}" for each in reports if each.note]
+        lines += [f"{each.file}: warm encodes {each.warm} in {each.warm.dtype}" for each in reports if each.warm]
+        kinds = Counter(each.kind for each in reports)
+        unread = kinds.pop(DocumentKind.FILE, 0)
+        parts = [f"{' and '.join(counted(number, kind) for kind, number in kinds.items())} checked"] if kinds else []
+        parts += [f"{counted(unread, 'file')} not read"] if unread else []
+        totals = ((num_errors, "error"), (num_warnings, "warning"))
+        findings = ", ".join(counted(number, noun) for number, noun in totals if number) or "no findings"
+        write_text("".join(f"{line}\n" for line in (*lines, f"{', '.join(parts)}: {findings}")))
+
     return Output(
-        data={"documents": report.documents, **totals},
-        text=partial(_print, report),
-        code=findings_code(report.diagnostics, failed=failed),
+        data={"documents": reports, "num_errors": num_errors, "num_warnings": num_warnings},
+        text=show,
+        code=findings_code(diagnostics, failed=num_errors + strict * num_warnings > 0),
     )
 
 
 def check_files(
     files: Sequence[str], schema_files: Sequence[str], sources: Sources, model: str | None = None
-) -> CheckReport:
-    """Check the documents in `files` and `schema_files`, each once.
+) -> tuple[DocumentReport, ...]:
+    """Check the documents in `files` and `schema_files`, each once, and report them in the order of reading.
 
     A prompt is checked against a schema of `files`, otherwise of `schema_files`, otherwise one found near the prompt.
-
-    Args:
-        files: Schemas and prompts.
-        schema_files: Files of --schema.
-        sources: Records the documents.
-        model: Also count tokens with the tokenizer of this model.
+    With a model, its tokenizer counts tokens, too.
 
     Raises:
         ModelNotFound: There is no such model, or it has no tokenizer.json.
@@ -130,7 +119,7 @@ def check_files(
     for document in (*given, *offered):
         if document.kind is DocumentKind.PROMPT:
             checker.prompt(document, given, offered)
-    return CheckReport(documents=tuple(report for report in checker.reports.values() if report is not None))
+    return tuple(report for report in checker.reports.values() if report is not None)
 
 
 class _Checker:
@@ -189,39 +178,15 @@ class _Checker:
                 file = found.name
                 known = self.reports[found.name]
                 told = known.diagnostics if known is not None else ()
-                of_plan = self._check_length(resolve_prompt(prompt, schema), found)
-                diagnostics += tuple(each for each in of_plan if each not in told)
+                selection = resolve_prompt(prompt, schema)
+                if self._limits is not None:
+                    try:
+                        of_plan = self._limits.plan(selection, self._layouts[found.name]).warnings
+                    except ContextLengthExceeded as error:
+                        of_plan = (diagnostic("PC504", str(error), selection.span),)
+                    diagnostics += tuple(each for each in of_plan if each not in told)
         except LanguageError as error:
             diagnostics = (*error.diagnostics, *diagnostics)
         self.reports[document.name] = DocumentReport(
             file=document.name, kind=DocumentKind.PROMPT, diagnostics=diagnostics, schema=file, note=note
         )
-
-    def _check_length(self, selection: Selection, schema: InputDocument) -> tuple[Diagnostic, ...]:
-        """Plan a prompt with --model; return warnings, and a diagnostic if the model has too few positions."""
-        if self._limits is None:
-            return ()
-        try:
-            return self._limits.plan(selection, self._layouts[schema.name]).warnings
-        except ContextLengthExceeded as error:
-            return (diagnostic("PC504", str(error), selection.span),)
-
-
-def _print(report: CheckReport) -> None:
-    if report.diagnostics:
-        from promptcache.cli.console import print_diagnostics
-
-        print_diagnostics(report.diagnostics)
-    notes = [f"note: {each.file}: {each.note}" for each in report.documents if each.note]
-    notes += [f"{each.file}: warm encodes {each.warm} in {each.warm.dtype}" for each in report.documents if each.warm]
-    write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
-
-
-def _summary(report: CheckReport) -> str:
-    kinds = Counter(document.kind for document in report.documents)
-    unread = kinds.pop(DocumentKind.FILE, 0)
-    parts = [f"{' and '.join(counted(number, kind) for kind, number in kinds.items())} checked"] if kinds else []
-    parts += [f"{counted(unread, 'file')} not read"] if unread else []
-    totals = [(report.num_errors, "error"), (report.num_warnings, "warning")]
-    findings = [counted(number, noun) for number, noun in totals if number]
-    return f"{', '.join(parts)}: {', '.join(findings) or 'no findings'}"

@@ -62,7 +62,19 @@ def command(
     """
     own = name_field or text_field or metadata
     fields = MemberFields(name_field or "name", text_field or "text", metadata) if own else None
-    target, found = _target(schema, collection, sources)
+    document = read(schema, sources)
+    items = walk(checked_schema(document).source.children)
+    known = {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
+    if document.path is None:
+        raise UsageMistake("the file of members is in the folder of the schema: name the schema's file")
+    found = known.get(collection.strip("/"))
+    if found is None:
+        fix = did_you_mean(collection, known) or (f"there are {', '.join(known)}" if known else "it has none")
+        raise UsageMistake(f"{schema} has no collection '{collection}'; {fix}")
+    if found.src is None:
+        source = f'src="{found.name}.jsonl"'
+        raise UsageMistake(f"collection '{collection}' has no file of members: write {source} in {schema}")
+    target = document.folder / found.src
     before = {name: member.text for name, member in found.listed.items()}
     with progress() as show:
         given = _texts(tracked(_files(files), show, "reading files"), fields)
@@ -70,8 +82,8 @@ def command(
         raise UsageMistake(f"the schema itself has a member '{clash}': give the file another name")
     for name in remove:
         if name not in before:
-            fix = did_you_mean(name, before)
-            raise UsageMistake(f"{target} has no member '{name}'{f'; {fix}' if fix else ''}")
+            near = did_you_mean(name, before)
+            raise UsageMistake(f"{target} has no member '{name}'{f'; {near}' if near else ''}")
     after = {name: text for name, text in {**before, **given}.items() if name not in remove}
     if after != before:
         write_made({target: "".join(write_members(after))}, frozenset())
@@ -85,35 +97,8 @@ def command(
     return Output(data=data, text=partial(tell, f"{target}: {words}; {len(after)} members"))
 
 
-def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]:
-    """Return the file of members of a collection, which may not exist yet, and the collection.
-
-    Raises:
-        LanguageError: The schema has faults.
-        UsageMistake: It has no such collection, or the collection has no file.
-    """
-    document = read(schema, sources)
-    items = walk(checked_schema(document).source.children)
-    known = {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
-    if document.path is None:
-        raise UsageMistake("the file of members is in the folder of the schema: name the schema's file")
-    found = known.get(path.strip("/"))
-    if found is None:
-        fix = did_you_mean(path, known) or (f"there are {', '.join(known)}" if known else "it has none")
-        raise UsageMistake(f"{schema} has no collection '{path}'; {fix}")
-    if found.src is None:
-        raise UsageMistake(f"collection '{path}' has no file of members: write src=\"{found.name}.jsonl\" in {schema}")
-    return document.folder / found.src, found
-
-
 def _texts(paths: Iterable[Path], fields: MemberFields | None) -> dict[str, str]:
-    """Return the texts of files by the names that their members have.
-
-    Raises:
-        LanguageError: A file of JSON lines has faults.
-        OSError: A file cannot be read.
-        UsageMistake: A file is no text, or two files give one member different texts.
-    """
+    """Return the texts of files by the names that their members have."""
     texts: dict[str, str] = {}
     origin: dict[str, Path] = {}
     for path in paths:
@@ -124,7 +109,14 @@ def _texts(paths: Iterable[Path], fields: MemberFields | None) -> dict[str, str]
                 raise LanguageError(members)
             found = {name: member.text for name, member in members.items()}
         else:
-            found = {as_name(path.stem): _text(path).strip()}
+            data = path.read_bytes()
+            if len(data) > MAX_BYTES:
+                raise UsageMistake(f"{path} has more than {MAX_BYTES} bytes, the most that a member can have")
+            try:
+                found = {as_name(path.stem): data.decode("utf-8-sig").strip()}
+            except UnicodeDecodeError as fault:
+                where = f"byte 0x{data[fault.start]:02x} at {fault.start}"
+                raise UsageMistake(f"{path} is not UTF-8 text: {where}") from None
         for name, own in found.items():
             if not own:
                 raise UsageMistake(f"{path} is empty")
@@ -144,14 +136,3 @@ def _files(names: Iterable[str]) -> Iterator[Path]:
         for each in sorted(path.rglob("*")):
             if each.is_file() and not any(part.startswith(".") for part in each.relative_to(path).parts):
                 yield each
-
-
-def _text(path: Path) -> str:
-    """Return the text of a file, without a byte order mark."""
-    data = path.read_bytes()
-    if len(data) > MAX_BYTES:
-        raise UsageMistake(f"{path} has more than {MAX_BYTES} bytes, the most that a member can have")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        raise UsageMistake(f"{path} is not UTF-8 text: byte 0x{data[fault.start]:02x} at {fault.start}") from None

@@ -38,8 +38,7 @@ _PACKAGE = Path(promptcache.__file__).parent
 SHIPPED_FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")
 """The shipped schemas in an installed package (see pyproject.toml), and in a checkout."""
 
-_STDIN = "-"
-_STDIN_NAME = "<stdin>"
+_STDIN = "<stdin>"
 _MAX_FILES = 1000  # searched per folder
 _ROOTS = frozenset({"schema", "prompt"})
 
@@ -62,24 +61,30 @@ class TemplateContext:
 
 
 class Sources:
-    """The names of the documents that were read; `context` holds the values of `--context`."""
+    """The documents of a command.
+
+    Attributes:
+        context: The values of `--context`.
+        names: Names of the documents that were read, as their spans carry them.
+    """
 
     def __init__(self, context: Path | None = None) -> None:
-        """Begin to read; `context` is the file of `--context`. Errors are those of `read_context`."""
-        self.context = None if context is None else read_context(context)
-        self._names: dict[str, None] = {}
-
-    def add(self, name: str) -> None:
-        """Remember a document by the name that its spans carry."""
-        self._names[name] = None
-
-    @property
-    def names(self) -> Iterable[str]:
-        """Names of the documents, in the order of reading."""
-        return self._names
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
+        """Begin to read; `context` is the file of `--context`, a JSON object."""
+        self.names = set[str]()
+        self.context: TemplateContext | None = None
+        if context is None:
+            return
+        with context.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageMistake(f"--context {context}: the file has more than {MAX_BYTES} bytes")
+        try:
+            values = json.loads(data.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as fault:
+            raise UsageMistake(f'--context {context} is not JSON, such as {{"name": "value"}}: {fault}') from None
+        if not isinstance(values, dict):
+            raise UsageMistake(f'--context {context}: an object is expected, as {{"name": "value"}}')
+        self.context = TemplateContext(context, values)
 
     def check_context(self) -> None:
         """Raise `UsageMistake` if values were given and no template was read."""
@@ -121,31 +126,6 @@ class InputDocument:
         return self.path.parent if self.path is not None else Path()
 
 
-def read_context(path: Path) -> TemplateContext:
-    """Read the JSON object of `--context`.
-
-    Raises:
-        UsageMistake: The file does not hold a JSON object.
-        OSError: The file cannot be read.
-    """
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise UsageMistake(f"--context {path}: the file has more than {MAX_BYTES} bytes")
-    try:
-        values = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as fault:
-        raise UsageMistake(f'--context {path} is not JSON, such as {{"name": "value"}}: {fault}') from None
-    if not isinstance(values, dict):
-        raise UsageMistake(f'--context {path}: an object is expected, as {{"name": "value"}}')
-    return TemplateContext(path, values)
-
-
-def source_name(name: str) -> str:
-    """Return the name that spans have for a file that is named on the command line."""
-    return _STDIN_NAME if name == _STDIN else name
-
-
 def read(name: str, sources: Sources) -> InputDocument:
     """Read a file, or standard input for "-".
 
@@ -155,51 +135,38 @@ def read(name: str, sources: Sources) -> InputDocument:
     """
     if not name:
         raise UsageMistake("the name of a file is empty")
-    if name == _STDIN:
-        if _STDIN_NAME in sources:
+    if name == "-":
+        if _STDIN in sources.names:
             raise UsageMistake("standard input (-) can only be one of the documents")
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        document = InputDocument(name=_STDIN_NAME, path=None, data=data, context=sources.context)
+        document = InputDocument(name=_STDIN, path=None, data=data, context=sources.context)
     else:
         data = read_document(Path(name), LanguageError)
         document = InputDocument(name=name, path=Path(name), data=data, context=sources.context)
-    sources.add(document.name)
+    sources.names.add(document.name)
     return document
 
 
 def checked_schema(document: InputDocument) -> CheckedSchema:
-    """Parse and check a schema document.
-
-    Raises:
-        SchemaError: All faults of the schema.
-    """
-    context = document.context
-    values = context.values if context is not None else None
+    """Parse and check a schema document. A `SchemaError` has all of its faults."""
     if document.path is None:
         return check_schema(parse_schema(document.data, source=document.name))
-    read = read_schema_file(document.name, values)
+    context = document.context
+    read = read_schema_file(document.name, None if context is None else context.values)
     if context is not None:
         context.used |= read.rendered
     return check_schema(read.document)
 
 
 def read_schemas(names: Iterable[str], sources: Sources) -> tuple[CheckedSchema, ...]:
-    """Read and check schemas, and refuse a `--context` that none of them uses.
-
-    Raises:
-        SchemaError: All faults of the first schema that has any.
-    """
+    """Read and check schemas, and refuse a `--context` that none of them uses."""
     schemas = tuple(checked_schema(read(name, sources)) for name in names)
     sources.check_context()
     return schemas
 
 
 def parsed_prompt(document: InputDocument) -> Prompt:
-    """Parse a prompt document.
-
-    Raises:
-        PromptError: All faults of structure.
-    """
+    """Parse a prompt document. A `PromptError` has all faults of its structure."""
     if not is_template(document.name):
         folder = None if document.path is None else document.path.parent
         return parse_prompt(document.data, source=document.name, folder=folder)
@@ -226,7 +193,6 @@ def find_schema(
     """Return the document of the schema that a prompt names.
 
     Args:
-        prompt: Names the schema.
         document: The document of the prompt; the search begins in its folder.
         given: Other documents of the command. If several have the name, the nearest to the prompt is taken.
         offered: Documents of --schema. If there are any, no folder is searched; if none has the name, the first is
@@ -236,57 +202,41 @@ def find_schema(
     Raises:
         PromptError: PC422, there is no such schema, or several in one folder.
     """
-    folders = _near(document)
+    here, above, name = document.folder, _above(document.folder), prompt.schema
+    folders = (here, here / "schemas", above, above / "schemas", _above(above) / "schemas")  # the nearest first
     near = [folder.resolve() for folder in folders]
     for documents in (given, offered):
-        named = [each for each in documents if each.schema_name == prompt.schema]
+        named = [each for each in documents if each.schema_name == name]
         if named:
             return min(named, key=lambda each: [*near, folder := each.folder.resolve()].index(folder))
-    return offered[0] if offered else _look_for(prompt, document, folders, sources)
-
-
-def _look_for(prompt: Prompt, near: InputDocument, folders: Iterable[Path], sources: Sources) -> InputDocument:
-    name = prompt.schema
+    if offered:
+        return offered[0]
     seen: list[InputDocument] = []
     for folder in folders:
         schemas = [*_schemas_in(folder)]
         named = [each for each in schemas if each.schema_name == name]
-        if len(named) > 1:
-            files = " and ".join(each.name for each in named)
-            raise _not_found(prompt, f"there are several schemas called '{name}': {files}", "choose with --schema FILE")
-        if named:
+        if len(named) == 1:
             return read(named[0].name, sources)
+        if named:
+            message = f"there are several schemas called '{name}': {' and '.join(each.name for each in named)}"
+            raise PromptError([diagnostic("PC422", message, prompt.span, "choose with --schema FILE")])
         seen += schemas
     by_file = next((each.schema_name for each in seen if each.path and each.path.name == Path(name).name), None)
     if by_file is not None:
         fix = f'write the name of the schema, not its file: schema="{by_file}"'
     else:
         fix = did_you_mean(name, (each.schema_name or "" for each in seen)) or "say where it is with --schema FILE"
-    raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
+    message = f"no schema called '{name}' was found near {document.name}"
+    raise PromptError([diagnostic("PC422", message, prompt.span, fix)])
 
 
 def only_schema(sources: Sources) -> InputDocument:
-    """Return the only schema in the working directory, or in `schemas` in it.
-
-    Raises:
-        UsageMistake: There is none, or several.
-    """
+    """Return the only schema in the working directory, or in `schemas` in it."""
     found = next(filter(None, ([*_schemas_in(folder)] for folder in (Path(), Path("schemas")))), [])
     if len(found) != 1:
         names = " and ".join(each.name for each in found) or "none"
         raise UsageMistake(f"name the schema with --schema FILE: there is not one here, but {names}")
     return read(found[0].name, sources)
-
-
-def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
-    return PromptError([diagnostic("PC422", message, prompt.span, fix)])
-
-
-def _near(prompt: InputDocument) -> tuple[Path, ...]:
-    """Return the folders to search for a schema, the nearest first."""
-    here = prompt.folder
-    above = _above(here)
-    return here, here / "schemas", above, above / "schemas", _above(above) / "schemas"
 
 
 def _above(folder: Path) -> Path:
@@ -304,11 +254,7 @@ def _schemas_in(folder: Path) -> Iterator[InputDocument]:
 
 
 def documents_in(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names with each folder replaced by the schemas and prompts in it and below, by path.
-
-    Raises:
-        UsageMistake: A folder has no schema and no prompt.
-    """
+    """Return the names with each folder replaced by the schemas and prompts in it and below, by path."""
     found: list[str] = []
     for name in names:
         if not Path(name).is_dir() or not name:
@@ -340,11 +286,7 @@ def shipped_schemas() -> Mapping[str, Path]:
 
 
 def write_new(files: Mapping[Path, str]) -> None:
-    """Write files that do not exist yet, and their folders. If one exists or cannot be written, none is written.
-
-    Raises:
-        UsageMistake: One of them exists.
-    """
+    """Write files that do not exist yet, and their folders. If one exists or cannot be written, none is written."""
     existing = [str(path) for path in files if path.exists()]
     if existing:
         verb = "exists" if len(existing) == 1 else "exist"
@@ -362,12 +304,7 @@ def write_new(files: Mapping[Path, str]) -> None:
 
 
 def write_made(files: Mapping[Path, str], read: Set[str]) -> None:
-    """Write files that are made of documents; an older file of that name is replaced.
-
-    Args:
-        files: Text of each file.
-        read: Names of the files that were read. See `check_target` for errors; all targets are checked first.
-    """
+    """Write files that are made of the documents `read`; older ones are replaced. All targets are checked first."""
     for path in files:
         check_target(path, read)
     for path, text in files.items():
@@ -375,12 +312,7 @@ def write_made(files: Mapping[Path, str], read: Set[str]) -> None:
 
 
 def check_target(path: Path, read: Set[str]) -> None:
-    """Refuse a target that was read, or at which no file can be written.
-
-    Raises:
-        UsageMistake: It is one of the files in `read`, or a pipe or a device.
-        OSError: It is a folder, or its folder does not exist.
-    """
+    """Refuse a target that is one of the files `read`, or at which no file can be written."""
     if path.exists() and any(other.exists() and path.samefile(other) for other in map(Path, read)):
         raise UsageMistake(f"{path} is what is read: write to another file")
     if path.is_dir():

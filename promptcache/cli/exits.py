@@ -26,9 +26,6 @@ from promptcache.diagnostics import (
 )
 from promptcache.language import similar_path
 
-_UNREADABLE = "PC010"
-"""The code of a file that cannot be read. It is an error of the environment, not of a document."""
-
 
 class ExitCode(IntEnum):
     """Exit codes of all commands."""
@@ -63,7 +60,7 @@ def exit_code(error: PromptCacheError) -> ExitCode:
 
 def findings_code(diagnostics: Iterable[Diagnostic], *, failed: bool) -> ExitCode:
     """Return the exit code of a command that has checked documents."""
-    if any(each.code == _UNREADABLE for each in diagnostics):
+    if any(each.code == "PC010" for each in diagnostics):  # a file that cannot be read
         return ExitCode.ENVIRONMENT
     return ExitCode.FINDINGS if failed else ExitCode.OK
 
@@ -120,9 +117,10 @@ def system_message(error: OSError) -> str:
 def _missing(error: MemoryError | ModuleNotFoundError | OSError | RuntimeError) -> str | None:
     """Return what the environment lacks, or None if the error means something else."""
     if isinstance(error, ModuleNotFoundError):
-        package = (error.name or __package__).partition(".")[0]
-        ours = package == __package__.partition(".")[0]
-        return None if ours else f"this needs '{package}', which is not installed: pip install promptcache brings it"
+        package = (error.name or "promptcache").partition(".")[0]
+        if package == "promptcache":
+            return None
+        return f"this needs '{package}', which is not installed: pip install promptcache brings it"
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, OSError):

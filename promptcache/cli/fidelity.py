@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -24,17 +23,16 @@ from promptcache.cli.documents import (
     replace_file,
 )
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
-from promptcache.cli.groups import GroupedCommand
-from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
+from promptcache.cli.options import GroupedCommand, Output, context_option, output_file, schema_argument, with_json
 from promptcache.cli.output import plain, tell
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, Value, collected, engine_options
 from promptcache.cli.test import find_hypothesis
 from promptcache.diagnostics import counted, millinats_text, number, size_text, whole
 from promptcache.language import as_name, is_template, with_root_attribute
+from promptcache.timing import hardware
 
 if TYPE_CHECKING:
-    from promptcache.engine import Engine
-    from promptcache.fidelity import Fidelity, Interval, SettingFidelity
+    from promptcache.fidelity import Fidelity, SettingFidelity
 
 
 @click.command("fidelity", cls=GroupedCommand)
@@ -93,12 +91,15 @@ def command(
     Example: promptcache fidelity helpdesk.xml --model FOLDER --max-kl 5
     """
     document = read(schema, sources)
-    if write:
-        _check_writable(document)
+    if write and document.path is None:
+        raise UsageMistake("--write changes a schema file, and this schema is standard input: write it to a file first")
+    if write and is_template(document.name):
+        raise UsageMistake(f"--write: {document.name} is a template; write the attribute into it by hand")
     checked = checked_schema(document)
     if svg is not None:
         check_target(svg, files_read(sources, checked))
-        _find_matplotlib()
+        if find_spec("matplotlib") is None:
+            raise EnvironmentMissing("--svg needs matplotlib: pip install 'promptcache[plot]'")
     if prompts:
         find_hypothesis("random prompts need Hypothesis", "--prompts 0 to take the examples only")
     loaded = engine.load()
@@ -118,48 +119,43 @@ def command(
     limit = None if max_kl is None else max_kl / 1000
     recommended = fidelity.recommend(limit)
     written = write and _write(document, recommended)
-    draw = partial(_draw, fidelity, model=engine.model, engine=loaded)
+
+    def draw(path: Path) -> None:
+        from promptcache.fidelity.plot import plot_fidelity
+
+        shape = loaded.model.shape
+        facts = {"model": engine.model, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+        plot_fidelity(fidelity, path, model=facts, hardware=hardware())
+
     if svg is not None:
         draw(svg)
     failed = limit is not None and fidelity.as_it_is.divergence.value > limit and not written
-    place: dict[str, Any] = {"schema": {"name": fidelity.schema, "file": document.name}, "model": engine.model}
-    verdict = {
+
+    def show_result() -> None:
+        stdout().print(_table(fidelity))
+        print_lines(_verdict(fidelity, recommended, limit, written=written, failed=failed))
+        if svg is None and find_spec("matplotlib") is not None:
+            path = Path(f"{as_name(fidelity.schema)}-fidelity.svg")
+            with suppress(OSError):  # it was not asked for
+                draw(path)
+                tell(f"wrote {path}")
+
+    data = {
+        **plain(fidelity),
+        "settings": [{**plain(each), "setting": each.name} for each in fidelity.settings],
+        "refused": [{"setting": name, "reason": reason} for name, reason in fidelity.refused],
+        "schema": {"name": fidelity.schema, "file": document.name},
+        "model": engine.model,
         "recommended": recommended and recommended.name,
         "max_kl": limit,
         "written": written,
         "passed": not failed,
     }
-    return Output(
-        data=_data(fidelity) | place | verdict,
-        text=partial(_show, fidelity, recommended, limit, None if svg else draw, written=written, failed=failed),
-        code=ExitCode.FINDINGS if failed else ExitCode.OK,
-    )
-
-
-def _check_writable(document: InputDocument) -> None:
-    """Refuse `--write` for a schema that is not a plain file, before anything is measured.
-
-    Raises:
-        UsageMistake: It is standard input or a template.
-    """
-    if document.path is None:
-        raise UsageMistake("--write changes a schema file, and this schema is standard input: write it to a file first")
-    if is_template(document.name):
-        raise UsageMistake(f"--write: {document.name} is a template; write the attribute into it by hand")
-
-
-def _find_matplotlib() -> None:
-    if find_spec("matplotlib") is None:
-        raise EnvironmentMissing("--svg needs matplotlib: pip install 'promptcache[plot]'")
+    return Output(data=data, text=show_result, code=ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
 def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool:
-    """Write the recommended attribute into the root element; return whether there is one.
-
-    Raises:
-        UsageMistake: The file was changed while the schema was measured.
-        OSError: The file cannot be written.
-    """
+    """Write the recommended attribute into the root element; return whether there is one."""
     if document.path is None or recommended is None or not recommended.setting.attribute:
         return False
     if document.path.read_bytes() != document.data:
@@ -169,78 +165,26 @@ def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool
     return True
 
 
-def _draw(fidelity: Fidelity, svg: Path, *, model: str, engine: Engine) -> None:
-    from promptcache.fidelity.plot import plot_fidelity
-    from promptcache.timing import hardware
-
-    shape = engine.model.shape
-    facts = {"model": model, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
-    plot_fidelity(fidelity, svg, model=facts, hardware=hardware())
-
-
-def _data(fidelity: Fidelity) -> dict[str, Any]:
-    return {
-        **plain(fidelity),
-        "settings": [{**plain(each), "setting": each.name} for each in fidelity.settings],
-        "refused": [{"setting": name, "reason": reason} for name, reason in fidelity.refused],
-    }
-
-
-def _show(
-    fidelity: Fidelity,
-    recommended: SettingFidelity | None,
-    limit: float | None,
-    draw: Callable[[Path], None] | None,
-    *,
-    written: bool,
-    failed: bool,
-) -> None:
-    """Print the table and the verdict, and draw the plot with `draw`, if there is matplotlib."""
-    stdout().print(_table(fidelity))
-    print_lines((*_notes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)))
-    if draw is not None and find_spec("matplotlib") is not None:
-        path = Path(f"{as_name(fidelity.schema)}-fidelity.svg")
-        with suppress(OSError):  # it was not asked for
-            draw(path)
-            tell(f"wrote {path}")
-
-
 def _table(fidelity: Fidelity) -> Table:
     title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')} beside ordinary prefill (95 % intervals)"
-    columns = (
-        "setting",
-        "KL divergence, millinats",
-        "same token, %",
-        "same answer, %",
-        "exact, %",
-        "TTFT, %",
-        "stored",
-    )
-    table = Table(*columns, title=title)
+    heads = ("setting", "KL divergence, millinats", "same token, %", "same answer, %", "exact, %", "TTFT, %", "stored")
+    table = Table(*heads, title=title)
     for each in fidelity.settings:
+        value, low, high = map(millinats_text, (each.divergence.value, each.divergence.low, each.divergence.high))
         shares = (each.agreement, each.same_answer, each.exact, each.relative_ttft)
-        table.add_row(
-            each.name, _interval(each.divergence), *(f"{100 * share:.0f}" for share in shares), size_text(each.nbytes)
-        )
+        percents = (f"{100 * share:.0f}" for share in shares)
+        table.add_row(each.name, f"{value} ({low} to {high})", *percents, size_text(each.nbytes))
     return table
-
-
-def _interval(interval: Interval) -> str:
-    value, low, high = map(millinats_text, (interval.value, interval.low, interval.high))
-    return f"{value} ({low} to {high})"
-
-
-def _notes(fidelity: Fidelity) -> Iterator[Text]:
-    worst = max(fidelity.prompts, key=lambda each: each.divergence)
-    yield Text(f"\nfurthest prompt: {worst.name}, {millinats_text(worst.divergence)} millinats")
-    for name, reason in fidelity.refused:
-        yield Text(f"left out: {name}: {reason}", style="dim")
 
 
 def _verdict(
     fidelity: Fidelity, recommended: SettingFidelity | None, limit: float | None, *, written: bool, failed: bool
 ) -> Iterator[Text]:
-    """Yield whether the schema is near enough, and the recommended setting."""
+    """Yield the furthest prompt, what was left out, whether the schema is near enough, and the recommended setting."""
+    worst = max(fidelity.prompts, key=lambda each: each.divergence)
+    yield Text(f"\nfurthest prompt: {worst.name}, {millinats_text(worst.divergence)} millinats")
+    for name, reason in fidelity.refused:
+        yield Text(f"left out: {name}: {reason}", style="dim")
     here = fidelity.as_it_is.divergence.value
     if limit is not None and here > limit:
         above = f"{millinats_text(here - limit)} above the limit of {millinats_text(limit)}"

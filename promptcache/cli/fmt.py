@@ -9,15 +9,14 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
-from promptcache.cli.documents import DocumentKind, InputDocument, Sources, read, replace_file, source_name
+from promptcache.cli.documents import DocumentKind, Sources, read, replace_file
 from promptcache.cli.exits import ExitCode, UsageMistake, findings_code, system_message
 from promptcache.cli.options import DOCUMENT, Output, context_option, with_json
 from promptcache.cli.output import tell, write_text
@@ -59,52 +58,46 @@ def command(sources: Sources, files: tuple[str, ...], check: bool) -> Output:
 
     FILE is a schema or a prompt; - is standard input, which is written to stdout.
     """
-    found = format_files(files, sources, write=not check)
-    show = partial(_print, found, only_check=check)
-    return Output(data=_data(found), text=show, code=_code(found, only_check=check))
-
-
-def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list[Formatted]:
-    """Format documents, each once; with `write`, write back those that change.
-
-    All documents are read before the first one is written. A file that cannot be written does not stop the others.
-
-    Raises:
-        UsageMistake: One is a template, which is not a document before it is rendered; or there are values for
-            templates, and no document includes one.
-    """
-    for name in names:
+    for name in files:
         if name.endswith(".j2"):
             raise UsageMistake(f"{name} is a template: only the documents that it renders can be formatted")
-    found = [_format(name, sources) for name in dict.fromkeys(names)]
-    if not any(each.diagnostics for each in found):
+    found = [_format(name, sources) for name in dict.fromkeys(files)]  # all are read before the first one is written
+    diagnostics = [diagnostic for each in found for diagnostic in each.diagnostics]
+    if not diagnostics:
         sources.check_context()
-    return [_written(each) for each in found] if write else found
+    if not check:
+        found = [_written(each) for each in found]
+    documents = []
+    for each in found:
+        data = {"file": each.name, "changed": each.changed, "diagnostics": each.diagnostics}
+        data |= {} if each.fault is None else {"error": each.fault}
+        documents.append(data if each.path else {**data, "text": each.after})
+    if any(each.fault for each in found):
+        code = ExitCode.ENVIRONMENT
+    else:
+        failed = bool(diagnostics) or (check and any(each.changed for each in found))
+        code = findings_code(diagnostics, failed=failed)
+    return Output(data={"documents": documents}, text=partial(_print, found, only_check=check), code=code)
 
 
 def _format(name: str, sources: Sources) -> Formatted:
     try:
         document = read(name, sources)
-        folder = document.path.parent if document.path is not None else None
-        context = _context_for(document, folder)
-        after = format_document(document.data, source=document.name, folder=folder, context=context)
+        folder = document.path and document.path.parent
+        values = None
+        if document.context is not None and document.kind is not DocumentKind.PROMPT:
+            values = document.context.values
+            source = read_schema(document.data, source=document.name, folder=folder, context=values)
+            document.context.used |= source.rendered
+            values = values if source.rendered else None  # the schema includes no templates
+        after = format_document(document.data, source=document.name, folder=folder, context=values)
     except LanguageError as error:
-        return Formatted(name=source_name(name), path=Path(name), diagnostics=error.diagnostics)
+        return Formatted(name="<stdin>" if name == "-" else name, path=Path(name), diagnostics=error.diagnostics)
     if b"\r\n" in document.data:
         after = after.replace("\n", "\r\n")
     if document.data.startswith(codecs.BOM_UTF8):
         after = codecs.BOM_UTF8.decode() + after
     return Formatted(name=document.name, path=document.path, before=document.data.decode(), after=after)
-
-
-def _context_for(document: InputDocument, folder: Path | None) -> Mapping[str, object] | None:
-    """Return the values of `--context` if the document is a schema that includes templates."""
-    if document.context is None or document.kind is DocumentKind.PROMPT:
-        return None
-    values = document.context.values
-    has_templates = read_schema(document.data, source=document.name, folder=folder, context=values).rendered
-    document.context.used |= has_templates
-    return values if has_templates else None
 
 
 def _written(each: Formatted) -> Formatted:
@@ -118,24 +111,6 @@ def _written(each: Formatted) -> Formatted:
     return each
 
 
-def _code(found: Sequence[Formatted], *, only_check: bool) -> ExitCode:
-    diagnostics = [diagnostic for each in found for diagnostic in each.diagnostics]
-    if any(each.fault for each in found):
-        return ExitCode.ENVIRONMENT
-    failed = bool(diagnostics) or (only_check and any(each.changed for each in found))
-    return findings_code(diagnostics, failed=failed)
-
-
-def _data(found: Sequence[Formatted]) -> dict[str, Any]:
-    """Return the result for each document as data; standard input comes with its new text."""
-    documents = []
-    for each in found:
-        data = {"file": each.name, "changed": each.changed, "diagnostics": each.diagnostics}
-        data |= {} if each.fault is None else {"error": each.fault}
-        documents.append(data if each.path else {**data, "text": each.after})
-    return {"documents": documents}
-
-
 def _print(found: Sequence[Formatted], *, only_check: bool) -> None:
     """Print for each document its diagnostics, its diff or the new text of standard input, and a line if it changes."""
     for each in found:
@@ -144,16 +119,12 @@ def _print(found: Sequence[Formatted], *, only_check: bool) -> None:
 
             print_diagnostics(each.diagnostics, beside=True)
         if only_check and each.changed:
-            write_text(_difference(each))
+            before, after = _LINE.findall(each.before), _LINE.findall(each.after)
+            for line in difflib.unified_diff(before, after, each.name, f"{each.name} (formatted)"):
+                write_text(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
         elif each.path is None and not only_check and not each.diagnostics:
             write_text(each.after)
         if each.changed and (only_check or each.path is not None):
             tell(f"{each.name}: {'would be formatted' if only_check else 'formatted'}")
         if each.fault is not None:
             tell(f"error: {each.fault}")
-
-
-def _difference(each: Formatted) -> str:
-    before, after = _LINE.findall(each.before), _LINE.findall(each.after)
-    lines = difflib.unified_diff(before, after, each.name, f"{each.name} (formatted)")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -5,7 +5,7 @@ The command reads the tokenizer and `config.json` of a model. It loads no weight
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from promptcache.cli.against import compare_layouts
 from promptcache.cli.console import NEW, REUSED, plan_line, print_diagnostics, print_lines, stdout
 from promptcache.cli.documents import Sources, checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.exits import ExitCode, UsageMistake
@@ -28,12 +27,12 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
-from promptcache.cli.output import number_text, tell
+from promptcache.cli.output import tell
 from promptcache.cli.request import LaidOut, TokenLimits, WarmCost, all_encodings
 from promptcache.cli.settings import repair_option
-from promptcache.diagnostics import SchemaError, as_data, counted, size_text
+from promptcache.diagnostics import ROOT, SchemaError, as_data, counted, size_text
 from promptcache.language import Repair, count_combinations, resolve_prompt
-from promptcache.layout import Encoding, Plan, make_plan
+from promptcache.layout import Encoding, Plan, Variant, make_plan
 from promptcache.picture import Part, PartKind, Use, facts, html_page, svg_picture, title, view
 from promptcache.tokenizer import Dtype, ModelFacts, read_facts
 
@@ -89,10 +88,10 @@ def command(
         limits.check(layout, variants)
     except SchemaError as error:  # shown with the layout, which says where the positions go
         diagnostics, failed = (*diagnostics, *error.diagnostics), True
-    change = None
+    change, changes = None, list[str]()
     if against is not None:
         old = limits.lay_out(checked_schema(read(against, sources)), check=False)
-        change = compare_layouts(old, (layout, variants), model_facts.token_bytes)
+        change, changes = _compare(old, (layout, variants), model_facts.token_bytes)
     plan = None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
@@ -107,13 +106,58 @@ def command(
         if change is None:
             print_layout(shown, stdout(), plan)
         else:
-            print_lines(change.lines(), stdout())
+            print_lines(changes)
         print_diagnostics(diagnostics, beside=True)
         tell(*(f"note: {note}" for note in tokenizer.warnings))
 
     found = [as_data(each) for each in diagnostics]
-    data = {**asdict(shown), "against": change and asdict(change), "notes": tokenizer.warnings, "diagnostics": found}
+    data = {**asdict(shown), "against": change, "notes": tokenizer.warnings, "diagnostics": found}
     return Output(data=data, text=show, code=ExitCode.FINDINGS if failed else ExitCode.OK)
+
+
+def _compare(old: LaidOut, new: LaidOut, token_bytes: int) -> tuple[dict[str, Any], list[str]]:
+    """Compare a schema with an earlier version of it: what of its KV stays in use, and what has to be encoded.
+
+    Equal encodings have equal digests, and count once. Encodings behind the module before are not compared, because
+    prompts decide which of them exist.
+
+    Returns:
+        The comparison for JSON, and as text.
+    """
+
+    def num_tokens(variants: Iterable[Variant]) -> int:
+        return sum(each.encoding.num_tokens for each in variants)
+
+    before, after = dict[str, Variant](), dict[str, Variant]()
+    for found, (_, variants) in ((before, old), (after, new)):
+        for each in variants:
+            found.setdefault(each.encoding.digest, each)
+    kept = [each for digest, each in before.items() if digest in after]
+    dropped = [each for digest, each in before.items() if digest not in after]
+    needed = [each for digest, each in after.items() if digest not in before]
+    nbytes = num_tokens(needed) * token_bytes
+    made, lines = [], []
+    for each in needed:
+        module, count = each.module(new[0]), each.encoding.num_tokens
+        is_new = module not in old[0].runs_of  # otherwise its text, or what it attends to, has changed
+        made.append({"module": module, "scaffolds": each.scaffolds, "num_tokens": count, "is_new": is_new})
+        scaffolds = f" in {', '.join(each.scaffolds)}" if each.scaffolds else ""
+        why = "new" if is_new else "encoded again"
+        lines.append(f"  {module or ROOT}{scaffolds}  {counted(count, 'token')}, {why}")
+    head = (
+        f"encodings: {len(kept):,} kept ({counted(num_tokens(kept), 'token')}), "
+        f"{len(needed):,} to encode ({counted(num_tokens(needed), 'token')}, {size_text(nbytes)}), "
+        f"{len(dropped):,} no longer used ({counted(num_tokens(dropped), 'token')})"
+    )
+    data = {
+        "num_kept": len(kept),
+        "num_kept_tokens": num_tokens(kept),
+        "num_dropped": len(dropped),
+        "num_dropped_tokens": num_tokens(dropped),
+        "kv_bytes": nbytes,  # of what has to be encoded
+        "needed": made,
+    }
+    return data, [head, *lines]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,31 +216,6 @@ def view_layout(
     )
 
 
-def print_layout(shown: LayoutView, console: Console, plan: Plan | None = None) -> None:
-    """Print the tree of a schema or prompt, and the totals below it."""
-    model, root = shown.model, shown.tree
-    head = Text(shown.schema, style="bold").append(f"  positions [0, {root.stop:,})", style="not bold")
-    head.append(f" · {model}", style="not bold dim")
-    tree = Tree(head, guide_style="dim")
-    _add(tree, root)
-    console.print(tree)
-    print_lines(_lines(shown, plan), console)
-
-
-def _lines(shown: LayoutView, plan: Plan | None) -> Iterator[str | Text]:
-    """Yield the lines below the tree: the prompt, and totals."""
-    if plan is not None:
-        yield plan_line(plan, "prompt: ", f"{counted(plan.num_reused_tokens, 'token')} reused")
-    encodings = counted(shown.num_encodings, "encoding")
-    yield f"to be encoded: {counted(shown.num_tokens, 'token')} in {encodings} · {size_text(shown.kv_bytes)}"
-    if shown.warm.num_encodings > shown.num_encodings:
-        yield f"by warm, with pairs and members: {shown.warm}"
-    yield f"valid combinations of modules: {number_text(shown.num_combinations, exact=shown.combinations_exact)}"
-    limit = shown.model.max_positions
-    of = "" if limit is None else f" of {limit:,}"
-    yield f"all modules: {shown.num_positions:,}{of} positions, slots whole"
-
-
 _STYLES = {
     PartKind.TEXT: "dim",
     PartKind.SLOT: "magenta",
@@ -206,19 +225,38 @@ _STYLES = {
 }
 
 
+def print_layout(shown: LayoutView, console: Console, plan: Plan | None = None) -> None:
+    """Print the tree of a schema or prompt, and below it the plan of the prompt and totals."""
+    model = shown.model
+    head = Text(shown.schema, style="bold").append(f"  positions [0, {shown.tree.stop:,})", style="not bold")
+    head.append(f" · {model}", style="not bold dim")
+    tree = Tree(head, guide_style="dim")
+    _add(tree, shown.tree)
+    console.print(tree)
+    if plan is not None:
+        print_lines([plan_line(plan, "prompt: ", f"{counted(plan.num_reused_tokens, 'token')} reused")], console)
+    encodings = counted(shown.num_encodings, "encoding")
+    lines = [f"to be encoded: {counted(shown.num_tokens, 'token')} in {encodings} · {size_text(shown.kv_bytes)}"]
+    if shown.warm.num_encodings > shown.num_encodings:
+        lines.append(f"by warm, with pairs and members: {shown.warm}")
+    more = "" if shown.combinations_exact else "more than "
+    lines.append(f"valid combinations of modules: {more}{shown.num_combinations:,}")
+    of = "" if model.max_positions is None else f" of {model.max_positions:,}"
+    lines.append(f"all modules: {shown.num_positions:,}{of} positions, slots whole")
+    print_lines(lines, console)
+
+
 def _add(tree: Tree, part: Part) -> None:
     """Add the parts of a part. The text of a plain module would only repeat its line."""
     children = [child for child in part.children if child.kind is not PartKind.FRAME]
-    if [child.kind for child in children] != [PartKind.TEXT] or part.kind is PartKind.PROMPT:
-        for child in children:
-            label = Text(title(child), style=_style(child))
-            _add(tree.add(label.append(f"  {' · '.join(facts(child))}", style="not bold")), child)
-
-
-def _style(part: Part) -> str:
-    """Return the style of a name: by its use where a prompt is shown, else by its kind."""
-    if not part.present:
-        return "dim"
-    if part.tokens.get(Use.REUSED):
-        return REUSED
-    return NEW if {Use.NEW, Use.REPAIRED} & part.tokens.keys() else _STYLES.get(part.kind, "")
+    if [child.kind for child in children] == [PartKind.TEXT] and part.kind is not PartKind.PROMPT:
+        return
+    for child in children:
+        if not child.present:
+            style = "dim"
+        elif child.tokens.get(Use.REUSED):  # a part of a prompt
+            style = REUSED
+        else:
+            style = NEW if {Use.NEW, Use.REPAIRED} & child.tokens.keys() else _STYLES.get(child.kind, "")
+        label = Text(title(child), style=style)
+        _add(tree.add(label.append(f"  {' · '.join(facts(child))}", style="not bold")), child)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -14,7 +13,7 @@ import click
 
 from promptcache.cli.documents import Sources, shipped_schemas, write_new
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.options import Output, output_option, with_json
+from promptcache.cli.options import Output, output_file, with_json
 from promptcache.cli.output import tell
 from promptcache.language import example_prompt, parse_schema
 
@@ -26,21 +25,6 @@ _SMALL_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 _SOURCE = re.compile(r'\bsrc="([^"]+)"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Starter:
-    """A schema with its files.
-
-    Attributes:
-        schema: The document under its new name.
-        prompt: Its first valid example.
-        sources: Files that its modules take their text from, by path relative to the schema.
-    """
-
-    schema: str
-    prompt: str
-    sources: Mapping[str, str]
-
-
 @click.command("new")
 @click.argument("name", metavar="NAME")
 @click.option(
@@ -49,18 +33,27 @@ class Starter:
     type=click.Choice([*shipped_schemas()]),
     help="A schema that comes with promptcache; default: a small one with comments.",
 )
-@output_option
+@output_file("-o", "--output", words="File of the schema; default: NAME.xml. The prompt is NAME-prompt.xml beside it.")
 @with_json
 def command(_sources: Sources, name: str, origin: str | None, output: Path | None) -> Output:
     """Write a schema to start from, and a prompt beside it.
 
     NAME is the name of the schema.
     """
-    made = starter(checked_name(name), origin)
-    schema = output or schema_file(name)
+    if not name or any(character.isspace() or not character.isprintable() for character in name):
+        raise UsageMistake("a schema's name is text without spaces: write it as in `promptcache new travel-planner`")
+    start = _STARTER if origin is None else shipped_schemas()[origin]
+    text = start.read_text(encoding="utf-8")
+    for place in ("<schema name=", "<prompt schema="):
+        text = text.replace(f'{place}"{start.stem}"', f"{place}{quoteattr(name)}")
+    example = next(each for each in parse_schema(text, folder=start.parent).examples if each.valid)
+    if output is None and (Path(name).name != name or name[0] in ".-"):  # in another folder, hidden, or an option
+        raise UsageMistake(f"'{name}' cannot be a file's name: say where to write with -o FILE")
+    schema = output or Path(f"{name}.xml")
     prompt = schema.with_name(f"{schema.stem}-prompt.xml")
-    files = {schema: made.schema, prompt: made.prompt}
-    files |= {schema.parent / source: text for source, text in made.sources.items()}
+    files = {schema: text, prompt: replace(example_prompt(example), schema=name).to_xml()}
+    for source in _SOURCE.findall(text):
+        files[schema.parent / source] = (start.parent / source).read_text(encoding="utf-8")
     write_new(files)
     run = f"promptcache run {shlex.quote(str(prompt))}"
     hint = [f"try: {run}"]
@@ -70,40 +63,3 @@ def command(_sources: Sources, name: str, origin: str | None, output: Path | Non
         data={"schema": name, "files": [str(path) for path in files]},
         text=partial(tell, *(f"wrote {path}" for path in files), *hint),
     )
-
-
-def starter(name: str, origin: str | None) -> Starter:
-    """Return a schema called `name`, made from the shipped schema `origin`, or from the starter for None."""
-    path = _STARTER if origin is None else shipped_schemas()[origin]
-    text = path.read_text(encoding="utf-8")
-    old, new = f'"{path.stem}"', quoteattr(name)
-    for place in ("<schema name=", "<prompt schema="):
-        text = text.replace(f"{place}{old}", f"{place}{new}")
-    shown = next(each for each in parse_schema(text, folder=path.parent).examples if each.valid)
-    return Starter(
-        schema=text,
-        prompt=replace(example_prompt(shown), schema=name).to_xml(),
-        sources={each: (path.parent / each).read_text(encoding="utf-8") for each in _SOURCE.findall(text)},
-    )
-
-
-def checked_name(name: str, fix: str = "write it as in `promptcache new travel-planner`") -> str:
-    """Return `name` if a schema can have it.
-
-    Raises:
-        UsageMistake: It is empty, or has spaces or characters that cannot be printed.
-    """
-    if not name or any(character.isspace() or not character.isprintable() for character in name):
-        raise UsageMistake(f"a schema's name is text without spaces: {fix}")
-    return name
-
-
-def schema_file(name: str) -> Path:
-    """Return the file in the working directory for a schema called `name`.
-
-    Raises:
-        UsageMistake: It would be in another folder, be hidden, or look like an option.
-    """
-    if Path(name).name != name or name[0] in ".-":
-        raise UsageMistake(f"'{name}' cannot be a file's name: say where to write with -o FILE")
-    return Path(f"{name}.xml")

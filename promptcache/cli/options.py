@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and the decorator of commands that have `--json`.
+"""Options and arguments that several commands share, groups of options, and the decorator of commands with `--json`.
 
 This file loads little: `check` starts fast. Options that are made from declarations are in `promptcache.cli.settings`.
 """
@@ -9,29 +9,56 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.exceptions import Exit
 
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import ExitCode, ending
-from promptcache.cli.groups import Decorated, grouped_option
 from promptcache.cli.output import write_json, write_text
 
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
 DOCUMENT = click.Path(readable=False)  # the name as given; - is standard input
 DEFAULT_STORE = "~/.cache/promptcache/store"
 
 
-def output_file(*names: str, words: str, required: bool = False) -> Callable[[Decorated], Decorated]:
+class GroupedOption(click.Option):
+    """An option with a heading above it in the help of a `GroupedCommand`."""
+
+    def __init__(self, *names: Any, group: str, **own: Any) -> None:
+        super().__init__(*names, **own)
+        self.group = group
+
+
+def grouped_option(group: str, *names: str, **own: Any) -> Callable[[Decorated], Decorated]:
+    """Return an option in a group; `own` are arguments of `click.option`."""
+    return click.option(*names, cls=GroupedOption, group=group, **own)
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has a section for each group of its options, in the order of their first ones."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                groups.setdefault(each.group if isinstance(each, GroupedOption) else "Options", []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def output_file(*names: str, words: str) -> Callable[[Decorated], Decorated]:
     """Return an option that names a file to write."""
-    return click.option(*names, metavar="FILE", type=FILE, required=required, callback=_file_name, help=words)
 
+    def check(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None and str(path) in {"-", "."}:  # "" is "."
+            raise click.BadParameter("the name of a file is expected.")
+        return path
 
-def _file_name(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and str(path) in {"-", "."}:  # "" is "."
-        raise click.BadParameter("the name of a file is expected.")
-    return path
+    return click.option(*names, metavar="FILE", type=FILE, callback=check, help=words)
 
 
 def model_option(
@@ -48,7 +75,6 @@ def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[D
     )
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
 context_option = grouped_option(
     "Schemas",
     "--context",
@@ -59,9 +85,6 @@ context_option = grouped_option(
 schema_argument = click.argument("schema", metavar="SCHEMA", type=DOCUMENT)
 schemas_argument = click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, type=DOCUMENT)
 prompt_argument = click.argument("prompt", metavar="PROMPT", type=DOCUMENT)
-output_option = output_file(
-    "-o", "--output", words="File of the schema; default: NAME.xml. The prompt is NAME-prompt.xml beside it."
-)
 schemas_option = grouped_option(
     "Schemas",
     "--schema",
@@ -95,7 +118,7 @@ class Output:
 def with_json(command: Callable[..., Output]) -> Callable[..., None]:
     """Add `--json` to a command, which takes its `Sources` before its options and returns an `Output`."""
 
-    @json_option
+    @click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
     @wraps(command)
     def written(*, as_json: bool, context: Path | None = None, **own: object) -> None:
         with ending(as_json=as_json):

@@ -48,11 +48,6 @@ def slot_name(module: str, parameter: str) -> str:
     return f"{module}.{parameter}" if module else parameter
 
 
-def number_text(number: int, *, exact: bool) -> str:
-    """Return a number of combinations; one that is not exact is exceeded."""
-    return f"{'' if exact else 'more than '}{number:,}"
-
-
 def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Align the cells of rows; the columns in `right` to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import click
 from rich.console import Console
@@ -22,33 +21,10 @@ from promptcache.cli.options import (
     with_json,
 )
 from promptcache.cli.output import columns, slot_name, warn, write_text
-from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
+from promptcache.cli.request import TokenLimits, read_request
 from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import ROOT, as_data, counted, printable
-from promptcache.layout import Piece, Plan, piece_texts
-from promptcache.tokenizer import HubTokenizer
-
-_TOKEN_HEAD = ("position", "token id", "text", "KV", "from")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """A prompt as the model sees it."""
-
-    request: CheckedRequest
-    plan: Plan
-    tokenizer: HubTokenizer
-    text: str
-    parts: tuple[tuple[Piece, str], ...]
-
-
-class TokenLine(NamedTuple):
-    """A token of a prompt."""
-
-    position: int
-    token_id: int
-    text: str
-    piece: Piece
+from promptcache.layout import Piece, piece_texts
 
 
 @click.command("render")
@@ -75,101 +51,68 @@ def command(
 
     Example: promptcache render prompt.xml --tokens
     """
-    rendered = render_prompt(prompt, schema, arg, model, sources, repair)
+    request = read_request(prompt, schema, arg, sources)
+    limits = TokenLimits.of(model)
+    plan = limits.plan_request(request, repair=repair)
+    texts = piece_texts(plan, limits.tokenizer)
+    text = "".join(texts)
+    parts = [*zip(plan.pieces, texts, strict=True)]
+    lines = [
+        (position, token_id, limits.tokenizer.detokenize((token_id,)), piece)
+        for piece in (plan.pieces if tokens else ())
+        for position, token_id in zip(piece.position_ids, piece.token_ids, strict=True)
+    ]
 
     def show() -> None:
-        (_print_tokens if tokens else print_text)(rendered, stdout())
-        plan = rendered.plan
+        if tokens:
+            rows, styles = [("position", "token id", "text", "KV", "from")], ["bold"]
+            for position, token_id, words, piece in lines:
+                kind = "reused" if piece.origin is None else f"new: {piece.origin}"
+                if piece.parameter is not None:
+                    owner = slot_name(piece.module, piece.parameter)
+                else:
+                    owner = "prompt" if piece.run is None else piece.module or ROOT
+                rows.append((f"{position:,}", f"{token_id}", repr(words), kind, owner))
+                styles.append(_style(piece))
+            print_lines(map(Text, columns(rows, right=(0, 1)), styles))
+        else:
+            print_text(text, parts, stdout())
         total = counted(plan.num_reused_tokens + plan.num_new_tokens, "token")
         warn(*(f"{each.code}: {each.message}" for each in plan.warnings))
         print_lines([plan_line(plan, f"{total}: ", f"{plan.num_reused_tokens:,} reused")], stderr())
 
-    return Output(data=_data(rendered, model, with_tokens=tokens), text=show)
+    data = {
+        **request.data(model),
+        **plan.counts,
+        "warnings": [as_data(each) for each in plan.warnings],
+        "text": text,
+        "parts": [
+            _source(piece)
+            | {"start": piece.start, "stop": piece.stop, "num_tokens": len(piece.token_ids), "text": words}
+            for piece, words in parts
+        ],
+    }
+    if tokens:
+        data["tokens"] = [
+            {"position": position, "token_id": token_id, "text": words, **_source(piece)}
+            for position, token_id, words, piece in lines
+        ]
+    return Output(data=data, text=show)
 
 
-def render_prompt(
-    file: str,
-    schema_files: Sequence[str],
-    words: Sequence[str],
-    model: str,
-    sources: Sources,
-    repair: str | None = None,
-) -> Rendered:
-    """Check, plan and render a prompt.
-
-    Raises:
-        LanguageError: All faults of the prompt or of its schema.
-        PromptCacheError: The schema or the model was not found, or the model has too few positions.
-    """
-    request = read_request(file, schema_files, words, sources)
-    limits = TokenLimits.of(model)
-    plan = plan_request(request, limits, repair=repair)
-    texts = piece_texts(plan, limits.tokenizer)
-    parts = tuple(zip(plan.pieces, texts, strict=True))
-    return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, text="".join(texts), parts=parts)
-
-
-def _token_lines(rendered: Rendered) -> Iterator[TokenLine]:
-    for piece in rendered.plan.pieces:
-        for position, token_id in zip(piece.position_ids, piece.token_ids, strict=True):
-            yield TokenLine(position, token_id, rendered.tokenizer.detokenize((token_id,)), piece)
-
-
-def print_text(rendered: Rendered, console: Console) -> None:
-    """Print the text: exactly on a pipe; on a terminal in colour and without control characters."""
+def print_text(text: str, parts: Iterable[tuple[Piece, str]], console: Console) -> None:
+    """Print the text of a prompt: exactly on a pipe; on a terminal in colour and without control characters."""
     if not console.is_terminal:
-        write_text(rendered.text)
+        write_text(text)
         return
-    text = Text()
-    for piece, words in rendered.parts:
-        text.append("\n".join(map(printable, words.split("\n"))), style=_style(piece))
-    console.print(text, soft_wrap=True, end="" if text.plain.endswith("\n") else "\n")
-
-
-def _print_tokens(rendered: Rendered, console: Console) -> None:
-    lines = list(_token_lines(rendered))
-    rows = columns([_TOKEN_HEAD, *map(_cells, lines)], right=(0, 1))
-    styles = ["bold", *(_style(line.piece) for line in lines)]
-    print_lines(map(Text, rows, styles), console)
-
-
-def _cells(line: TokenLine) -> tuple[str, ...]:
-    piece = line.piece
-    kind = "reused" if piece.origin is None else f"new: {piece.origin}"
-    if piece.parameter is not None:
-        owner = slot_name(piece.module, piece.parameter)
-    else:
-        owner = "prompt" if piece.run is None else piece.module or ROOT
-    return f"{line.position:,}", f"{line.token_id}", repr(line.text), kind, owner
+    styled = Text()
+    for piece, words in parts:
+        styled.append("\n".join(map(printable, words.split("\n"))), style=_style(piece))
+    console.print(styled, soft_wrap=True, end="" if styled.plain.endswith("\n") else "\n")
 
 
 def _style(piece: Piece) -> str:
     return NEW if piece.source is None else REUSED
-
-
-def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any]:
-    data = {
-        **rendered.request.data(model),
-        **rendered.plan.counts,
-        "warnings": [as_data(each) for each in rendered.plan.warnings],
-        "text": rendered.text,
-        "parts": [
-            {
-                **_source(piece),
-                "start": piece.start,
-                "stop": piece.stop,
-                "num_tokens": len(piece.token_ids),
-                "text": text,
-            }
-            for piece, text in rendered.parts
-        ],
-    }
-    if with_tokens:
-        data["tokens"] = [
-            {"position": line.position, "token_id": line.token_id, "text": line.text, **_source(line.piece)}
-            for line in _token_lines(rendered)
-        ]
-    return data
 
 
 def _source(piece: Piece) -> dict[str, Any]:

@@ -101,11 +101,7 @@ class TokenLimits:
 
     @classmethod
     def of(cls, model: str, folder: Path | None = None) -> TokenLimits:
-        """Read the tokenizer and `config.json` of a model; `folder` is that of the model if it is known.
-
-        Raises:
-            ModelNotFound: There is no such model.
-        """
+        """Read the tokenizer and `config.json` of a model; `folder` is that of the model if it is known."""
         folder = folder or model_folder(model)
         tokenizer = HubTokenizer.from_folder(folder)
         return cls(model=model, folder=folder, tokenizer=tokenizer, max_positions=declared_positions(folder))
@@ -127,21 +123,12 @@ class TokenLimits:
         return layout, variants
 
     def check(self, layout: Layout, variants: Sequence[Variant]) -> None:
-        """Check that the model has enough positions for a schema.
-
-        Raises:
-            SchemaError: It has too few.
-        """
+        """Raise a `SchemaError` if the model has too few positions for a schema."""
         if self.max_positions is not None:
             check_length(layout, variants, self.max_positions, f"model '{self.model}'")
 
     def warm_cost(self, schema: CheckedSchema, layout: Layout) -> WarmCost:
-        """Return what `warm` encodes of a schema, in the dtype of `config.json`.
-
-        Raises:
-            UnsupportedModel: `config.json` does not declare layers and heads.
-            ContextLengthExceeded: A member alone needs more positions than the model has.
-        """
+        """Return what `warm` encodes of a schema, in the dtype of `config.json`. Errors are as of `all_encodings`."""
         facts = read_facts(self.model, self.folder, Dtype.AUTO)
         return WarmCost.of((each for _, each in all_encodings(schema, layout, self.tokenizer)), facts)
 
@@ -156,6 +143,11 @@ class TokenLimits:
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan
+
+    def plan_request(self, request: CheckedRequest, max_new_tokens: int = 1, repair: str | None = None) -> Plan:
+        """Lay out the schema of a request, and plan its prompt as `plan` does."""
+        selection = resolve_prompt(request.prompt, request.schema)
+        return self.plan(selection, self.lay_out(request.schema), max_new_tokens, repair)
 
 
 def all_encodings(
@@ -211,18 +203,22 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
         UsageMistake: `--arg` names a parameter that the prompt does not have.
     """
     document = read(file, sources)
-    return _filled_in(_found(parsed_prompt(document), document, schema_files, sources), words, sources)
+    return complete_request(parsed_prompt(document), document, schema_files, words, sources)
+
+
+def complete_request(
+    prompt: Prompt, document: InputDocument, schema_files: Sequence[str], words: Sequence[str], sources: Sources
+) -> CheckedRequest:
+    """Find the schema of a prompt from its document, and check both. Errors are those of `read_request`."""
+    offered = [read(name, sources) for name in schema_files]
+    found = find_schema(prompt, document, (), offered, sources)
+    return _filled_in(prompt, document.name, checked_schema(found), found.name, words, sources)
 
 
 def ask_request(
     question: str, modules: Iterable[str], schema_files: Sequence[str], words: Sequence[str], sources: Sources
 ) -> CheckedRequest:
-    """Return the request of a question about modules of a schema, without a prompt file. Checks are `read_request`'s.
-
-    Raises:
-        LanguageError: The schema has faults, or the modules are no valid prompt.
-        UsageMistake: The schema is not clear, or as for `read_request`.
-    """
+    """Return the request of a question about modules of a schema, without a file, checked as `read_request`'s."""
     if len(schema_files) > 1:
         raise UsageMistake("--use is for modules of one schema; give one --schema")
     document = read(schema_files[0], sources) if schema_files else only_schema(sources)
@@ -230,84 +226,41 @@ def ask_request(
     prompt = Prompt(schema.name).text(question)
     for module in modules:
         prompt = prompt.use(module)
-    request = CheckedRequest(prompt_file="<question>", schema_file=document.name, prompt=prompt, schema=schema)
-    return _filled_in(request, words, sources)
+    return _filled_in(prompt, "<question>", schema, document.name, words, sources)
 
 
 def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
     """Like `read_request`, for the prompt below a conversation. A schema is read as a prompt that names no module."""
-    request = _read_base(file, schema_files, sources)
-    try:
-        return _filled_in(request, words, sources)
-    except PromptError as error:
-        if request.prompt_file != request.schema_file:
-            raise
-        where = "in a prompt, and start the chat over the prompt"
-        raise PromptError([replace(each, help=f"{each.help}, {where}") for each in error.diagnostics]) from None
-
-
-def with_schema(prompt: Prompt, near: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Find the schema of a prompt from a file that is no document, such as a saved chat, and check both.
-
-    Args:
-        near: The file; the search begins in its folder.
-    """
-    return _filled_in(
-        _found(prompt, InputDocument(name=near, path=Path(near), data=b""), schema_files, sources), (), sources
-    )
-
-
-def _filled_in(request: CheckedRequest, words: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Fill in the arguments of `--arg`, and check the prompt."""
-    prompt, schema = request.prompt, request.schema
-    if prompt.schema == schema.name:
-        prompt = with_arguments(prompt, schema, words)
-    resolve_prompt(prompt, schema)
-    sources.check_context()
-    return replace(request, prompt=prompt)
-
-
-def plan_request(
-    request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1, repair: str | None = None
-) -> Plan:
-    """Plan a request, which checks all lengths in tokens. Raises the errors of `TokenLimits`."""
-    selection = resolve_prompt(request.prompt, request.schema)
-    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens, repair)
-
-
-def check_lengths(request: CheckedRequest, model: str, options: Mapping[str, Any]) -> None:
-    """Check the lengths of a request in tokens, without loading the model.
-
-    Args:
-        options: Those of its answer.
-
-    Raises:
-        PromptCacheError: As `plan_request`, or the model was not found.
-    """
-    folder = model_folder(model)
-    if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-        limits = TokenLimits.of(model, folder)
-        plan_request(request, limits, options.get("max_new_tokens", 1), options.get("repair"))
-
-
-def _read_base(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Read a prompt and its schema, or a schema as a prompt that names no module."""
     document = read(file, sources)
     if document.kind is not DocumentKind.SCHEMA:
-        return _found(parsed_prompt(document), document, schema_files, sources)
+        return complete_request(parsed_prompt(document), document, schema_files, words, sources)
     if schema_files:
         raise UsageMistake(f"--schema is for prompts, and {document.name} is a schema")
     schema = checked_schema(document)
     prompt = Prompt(schema.name, span=schema.source.span)
-    return CheckedRequest(prompt_file=document.name, schema_file=document.name, prompt=prompt, schema=schema)
+    try:
+        return _filled_in(prompt, document.name, schema, document.name, words, sources)
+    except PromptError as error:
+        where = "in a prompt, and start the chat over the prompt"
+        raise PromptError([replace(each, help=f"{each.help}, {where}") for each in error.diagnostics]) from None
 
 
-def _found(prompt: Prompt, document: InputDocument, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Find and check the schema of a prompt."""
-    offered = [read(name, sources) for name in schema_files]
-    found = find_schema(prompt, document, (), offered, sources)
-    schema = checked_schema(found)
-    return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
+def _filled_in(
+    prompt: Prompt, prompt_file: str, schema: CheckedSchema, schema_file: str, words: Sequence[str], sources: Sources
+) -> CheckedRequest:
+    """Fill in the arguments of `--arg`, and check the prompt."""
+    if prompt.schema == schema.name:
+        prompt = with_arguments(prompt, schema, words)
+    resolve_prompt(prompt, schema)
+    sources.check_context()
+    return CheckedRequest(prompt_file=prompt_file, schema_file=schema_file, prompt=prompt, schema=schema)
+
+
+def check_lengths(request: CheckedRequest, model: str, options: Mapping[str, Any]) -> None:
+    """Check the lengths of a request with the options of its answer, without loading the model."""
+    folder = model_folder(model)
+    if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
+        TokenLimits.of(model, folder).plan_request(request, options.get("max_new_tokens", 1), options.get("repair"))
 
 
 def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) -> Prompt:
@@ -316,16 +269,19 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) 
     A prompt that names unknown modules is returned unchanged: resolving it reports them.
 
     Args:
-        prompt: The prompt.
-        schema: Its schema.
         words: `name=value` or `module/path.name=value`; the last word for a parameter counts.
 
     Raises:
         UsageMistake: No module of the prompt has such a parameter, or several have it and the path is missing.
     """
-    present = _present(prompt, schema)
-    if present is None:
+    named = set[str]()
+    for path in (each for found in _paths(prompt.references, "") for each in (found, *ancestors(found))):
+        around = schema.modules.get(path.rpartition("/")[0])
+        if around is None or around.collection is None:  # members of collections have no parameters
+            named.add(path)
+    if not named <= schema.modules.keys():
         return prompt
+    present = sorted(schema.rules.complete(named), key=schema.rules.order.__getitem__)  # "" first
     targets = {slot_name(module, name): (module, name) for module in present for name in schema.parameters[module]}
     for word in words:
         if any("\ud800" <= character <= "\udfff" for character in word):
@@ -334,33 +290,20 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) 
         if not equals:
             raise UsageMistake(f"--arg {word}: write NAME=VALUE")
         module, parameter = _choose(name, targets)
-        source = f"--arg {name}"
-        span = source_of(word, source).span(len(name) + 1, len(word))
+        span = source_of(word, f"--arg {name}").span(len(name) + 1, len(word))
         prompt = _fill(prompt, module, Argument(name=parameter, text=value, span=span))
     return prompt
 
 
-def _present(prompt: Prompt, schema: CheckedSchema) -> list[str] | None:
-    """Return the modules that a prompt uses, "" first, or None if it names an unknown module.
-
-    Members of collections are left out, because they have no parameters.
-    """
-    named = {each for path, _ in _paths(prompt.references, "") for each in (path, *ancestors(path))}
-    modules = {path for path in named if not _is_in_collection(path, schema)}
-    if not modules <= schema.modules.keys():
-        return None
-    return sorted(schema.rules.complete(modules), key=schema.rules.order.__getitem__)
+def _path(reference: Reference, parent: str) -> str:
+    return absolute("/" + reference.path if reference.absolute else reference.path, parent)
 
 
-def _is_in_collection(path: str, schema: CheckedSchema) -> bool:
-    around = schema.modules.get(path.rpartition("/")[0])
-    return around is not None and around.collection is not None
-
-
-def _paths(references: Iterable[Reference], parent: str) -> Iterator[tuple[str, Reference]]:
+def _paths(references: Iterable[Reference], parent: str) -> Iterator[str]:
+    """Yield the paths of references and of those in them."""
     for reference in references:
-        path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
-        yield path, reference
+        path = _path(reference, parent)
+        yield path
         yield from _paths(reference.children, path)
 
 
@@ -380,21 +323,19 @@ def _choose(name: str, targets: Mapping[str, tuple[str, str]]) -> tuple[str, str
 
 def _fill(prompt: Prompt, module: str, argument: Argument) -> Prompt:
     """Put an argument into the reference to its module. A module that is only implied gets a reference."""
+
+    def replaced(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        return (*(each for each in arguments if each.name != argument.name), argument)
+
+    def filled(references: Iterable[Reference], parent: str) -> Iterator[Reference]:
+        for reference in references:
+            path = _path(reference, parent)
+            arguments = replaced(reference.arguments) if path == module else reference.arguments
+            yield replace(reference, arguments=arguments, children=tuple(filled(reference.children, path)))
+
     if not module:
-        return replace(prompt, arguments=_replaced(prompt.arguments, argument))
-    if any(path == module for path, _ in _paths(prompt.references, "")):
-        return replace(prompt, references=tuple(_filled(prompt.references, "", module, argument)))
-    named = Reference(path=module, span=argument.span, absolute=True, arguments=(argument,))
-    return replace(prompt, references=(*prompt.references, named))
-
-
-def _filled(references: Iterable[Reference], parent: str, module: str, argument: Argument) -> Iterator[Reference]:
-    for reference in references:
-        ((path, _),) = list(_paths([replace(reference, children=())], parent))
-        children = tuple(_filled(reference.children, path, module, argument))
-        arguments = _replaced(reference.arguments, argument) if path == module else reference.arguments
-        yield replace(reference, children=children, arguments=arguments)
-
-
-def _replaced(arguments: tuple[Argument, ...], argument: Argument) -> tuple[Argument, ...]:
-    return (*(each for each in arguments if each.name != argument.name), argument)
+        return replace(prompt, arguments=replaced(prompt.arguments))
+    if module in _paths(prompt.references, ""):
+        return replace(prompt, references=tuple(filled(prompt.references, "")))
+    implied = Reference(path=module, span=argument.span, absolute=True, arguments=(argument,))
+    return replace(prompt, references=(*prompt.references, implied))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +11,15 @@ import click
 from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.groups import GroupedCommand
-from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
+from promptcache.cli.options import GroupedCommand, Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import end_answer, plain, repaired_text, tell, warn, write_text
-from promptcache.cli.request import CheckedRequest, ask_request, check_lengths, read_request
+from promptcache.cli.request import ask_request, check_lengths, read_request
 from promptcache.cli.settings import OF_ONE_ANSWER, AnswerOptions, answer_options
 from promptcache.diagnostics import InvalidGeneration, counted
-from promptcache.structured import JSONSchema, OutputFormat, check_format
+from promptcache.structured import JSONSchema, check_format
 
 if TYPE_CHECKING:
-    from promptcache.decode import Completion, Usage
+    from promptcache.decode import Stream, Usage
 
 
 @click.command("run", cls=GroupedCommand)
@@ -65,13 +63,19 @@ def command(
 
     Example: promptcache run "What should I pack?" --use miami
     """
-    generation = {**options.answer, "output": _output(json_schema)}
+    output = None
+    if json_schema is not None:
+        try:
+            output = JSONSchema(json_schema.read_text(encoding="utf-8"))
+            check_format(output)
+        except (InvalidGeneration, UnicodeDecodeError) as error:
+            raise UsageMistake(f"--json-schema {json_schema}: {error}") from None
     if use:
         request = ask_request(prompt, use, schema, options.arg, sources)
     else:
         request = read_request(prompt, schema, options.arg, sources)
     check_lengths(request, options.engine.model, options.answer)
-    generation["tools"] = options.read_tools(request.tools)
+    generation = {**options.answer, "output": output, "tools": options.read_tools(request.tools)}
     engine = options.engine.load()
     engine.add_schema(request.schema.source)
     with progress() as show:
@@ -79,47 +83,41 @@ def command(
         warmed = engine.generate(request.prompt, **generation | {"max_new_tokens": 1}).usage if warm else None
     engine.clear_history()
 
-    def answer(write: Callable[[str], object]) -> Completion:
-        with engine.stream(request.prompt, **generation) as stream:
-            for piece in stream:
-                write(piece)
-        assert stream.completion is not None, "an exhausted stream has its completion"
-        return stream.completion
+    def data() -> dict[str, Any]:
+        completion = engine.generate(request.prompt, **generation)
+        num_warmed = 0 if warmed is None else warmed.num_encoded_tokens
+        return {
+            "text": completion.text,
+            "tool_calls": completion.tool_calls,
+            "finish_reason": completion.finish_reason,
+            "level": completion.level,
+            "repair": completion.repair,
+            "lossy": completion.lossy,
+            "warnings": completion.warnings,
+            **request.data(options.engine.model),
+            "usage": {**plain(completion.usage), "num_warmed_tokens": num_warmed},
+            "warmed": warmed,
+            "timing": {**plain(completion.timing), "ttft_s": completion.timing.ttft_s},
+        }
 
-    return Output(
-        data=lambda: _data(answer(lambda _: None), warmed, request, options.engine.model),
-        text=lambda: print_end(answer(write_text), warmed),
-    )
+    return Output(data=data, text=lambda: print_answer(engine.stream(request.prompt, **generation), warmed))
 
 
-def _output(path: Path | None) -> OutputFormat | None:
-    """Return the format of the answer in a file.
+def print_answer(stream: Stream, warmed: Usage | None) -> None:
+    """Print an answer while it is generated; after it the calls of tools, the warnings and a line on the request.
 
-    Raises:
-        UsageMistake: The file is no JSON schema, or has one that is not supported.
+    The modules of the request were loaded by the one that `warmed` belongs to, if there was one.
     """
-    if path is None:
-        return None
-    try:
-        output = JSONSchema(path.read_text(encoding="utf-8"))
-        check_format(output)
-    except (InvalidGeneration, UnicodeDecodeError) as error:
-        raise UsageMistake(f"--json-schema {path}: {error}") from None
-    return output
+    from promptcache.decode import FinishReason, KVSource
 
-
-def print_end(completion: Completion, warmed: Usage | None) -> None:
-    """Print the calls of tools, the warnings and the line on the request, after the text of an answer."""
+    with stream:
+        for piece in stream:
+            write_text(piece)
+    completion = stream.completion
+    assert completion is not None, "an exhausted stream has its completion"
     end_answer(completion)
     found = (f"{each.code}: {each.message}" for each in completion.warnings)
     warn(*dict.fromkeys((*found, *(warmed.faults if warmed else ()), *completion.usage.faults)))
-    tell(_usage_line(completion, warmed))
-
-
-def _usage_line(completion: Completion, warmed: Usage | None) -> str:
-    """Describe a request; its modules were loaded by the request that `warmed` belongs to, if there was one."""
-    from promptcache.decode import FinishReason, KVSource
-
     usage, first = completion.usage, warmed or completion.usage
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
     counts += repaired_text(usage.num_repaired_tokens)
@@ -137,21 +135,4 @@ def _usage_line(completion: Completion, warmed: Usage | None) -> str:
         parts.append(f"encoded {warmed.num_encoded_tokens:,} tokens first")
     if usage.num_encoded_tokens:
         parts.append(f"encoded {usage.num_encoded_tokens:,} tokens within TTFT")
-    return " · ".join(parts)
-
-
-def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest, model: str) -> dict[str, Any]:
-    num_warmed = 0 if warmed is None else warmed.num_encoded_tokens
-    return {
-        "text": completion.text,
-        "tool_calls": completion.tool_calls,
-        "finish_reason": completion.finish_reason,
-        "level": completion.level,
-        "repair": completion.repair,
-        "lossy": completion.lossy,
-        "warnings": completion.warnings,
-        **request.data(model),
-        "usage": {**plain(completion.usage), "num_warmed_tokens": num_warmed},
-        "warmed": warmed,
-        "timing": {**plain(completion.timing), "ttft_s": completion.timing.ttft_s},
-    }
+    tell(" · ".join(parts))

@@ -22,8 +22,7 @@ from click.exceptions import Exit
 
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
-from promptcache.cli.groups import HELP, GroupedCommand, grouped_option
-from promptcache.cli.options import FILE, context_option
+from promptcache.cli.options import FILE, GroupedCommand, context_option, grouped_option
 from promptcache.cli.output import tell
 from promptcache.cli.settings import EngineOptions, Value, collected, declared_options, engine_options, take_declared
 from promptcache.diagnostics import BYTES, InvalidValue, whole
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ray.serve import Application
 
     from promptcache.engine import Engine
-    from promptcache.server import ApiKeys, SchemaFolder
+    from promptcache.server import ApiKeys
 
 _PROCESS = "Address and replicas"
 _OF_RAY = {"host", "port", "insecure", "ray", "replicas"}
@@ -59,11 +58,7 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
 
 
 def _as_defaults(values: Mapping[str, Any], of: click.Command, place: str) -> dict[str, Any]:
-    """Return values of options, as click reads defaults.
-
-    Raises:
-        UsageMistake: There is no such option, or it is there twice; names the place.
-    """
+    """Return values of options, as click reads defaults. Errors name the place of the values."""
     several = {each.name: each.multiple for each in of.params if each.name != "config"}
     named = {name.replace("-", "_"): value for name, value in values.items()}
     if len(named) < len(values):
@@ -83,20 +78,16 @@ class _ServeCommand(GroupedCommand):
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
-            if error.param is not None and error.param.name is not None and (place := _place(ctx, error.param.name)):
-                error.param_hint = f"{error.param.get_error_hint(ctx)} from {place}"
+            if error.param is not None and error.param.name is not None:
+                name, place = error.param.name, None
+                match ctx.get_parameter_source(name):
+                    case ParameterSource.ENVIRONMENT:
+                        place = f"{ctx.auto_envvar_prefix}_{name.upper()}"
+                    case ParameterSource.DEFAULT_MAP:
+                        place = ctx.meta.get(_PLACE)
+                if place:
+                    error.param_hint = f"{error.param.get_error_hint(ctx)} from {place}"
             raise
-
-
-def _place(ctx: click.Context, name: str) -> str | None:
-    """Return where the value of an option comes from, or None for the command line and defaults."""
-    match ctx.get_parameter_source(name):
-        case ParameterSource.ENVIRONMENT:
-            return f"{ctx.auto_envvar_prefix}_{name.upper()}"
-        case ParameterSource.DEFAULT_MAP:
-            return ctx.meta.get(_PLACE)
-        case _:
-            return None
 
 
 _FILES = (
@@ -158,12 +149,7 @@ class ServeOptions:
         return cls(engine=engine, server=server, **{name: values.pop(name) for name in names})
 
     def read_schemas(self) -> tuple[CheckedSchema, ...]:
-        """Read the files of `--schema`.
-
-        Raises:
-            SchemaError: All faults of the first schema that has any.
-            UsageMistake: There are two of one name; the message has the second file.
-        """
+        """Read the files of `--schema`, and refuse two schemas of one name."""
         schemas = read_schemas(self.schema, Sources(self.context))
         names = [each.name for each in schemas]
         for number, (file, name) in enumerate(zip(self.schema, names, strict=True)):
@@ -172,12 +158,7 @@ class ServeOptions:
         return schemas
 
     def read_keys(self) -> ApiKeys:
-        """Read the files of keys.
-
-        Raises:
-            UsageMistake: One is not a file of keys.
-            OSError: One cannot be read.
-        """
+        """Read the files of keys."""
         from promptcache.server import ApiKeys, read_keys
 
         files = {"api": self.api_key_file, "admin": self.admin_key_file, "metrics": self.metrics_key_file}
@@ -189,12 +170,6 @@ class ServeOptions:
                 raise UsageMistake(f"--{kind}-key-file {error}") from None
         return ApiKeys(clients=found["api"], admins=found["admin"], metrics=found["metrics"])
 
-    def open_folder(self) -> SchemaFolder | None:
-        """Open the folder of schemas, if there is one. Errors are those of `SchemaFolder`."""
-        from promptcache.server import SchemaFolder
-
-        return None if self.schema_folder is None else SchemaFolder(self.schema_folder)
-
     def settings(self) -> ServerSettings:
         """Return the settings of the server."""
         model = self.engine.model
@@ -204,9 +179,7 @@ class ServeOptions:
     def load(self, schemas: tuple[CheckedSchema, ...]) -> Engine:
         """Load the model and add the schemas.
 
-        Raises:
-            PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model. A
-                store that cannot be written is refused: every start of the server would encode all schemas.
+        A store that cannot be written is refused: every start of the server would encode all schemas.
         """
         engine = self.engine.load()
         engine.store.probe()
@@ -216,25 +189,21 @@ class ServeOptions:
 
     def make_app(self) -> Any:
         """Return the application of the server, with an engine of its own: a replica."""
-        from promptcache.server import create_app
+        from promptcache.server import SchemaFolder, create_app
 
+        folder = None if self.schema_folder is None else SchemaFolder(self.schema_folder)
         engine = self.load(self.read_schemas())
-        return create_app(engine, self.settings(), keys=self.read_keys(), schema_folder=self.open_folder())
+        return create_app(engine, self.settings(), keys=self.read_keys(), schema_folder=folder)
 
     def check_ray(self) -> None:
-        """Refuse what several replicas cannot do.
-
-        Raises:
-            EnvironmentMissing: Ray is not installed.
-            UsageMistake: A schema that a client adds would reach one replica only.
-        """
+        """Refuse what several replicas cannot do: a schema that a client adds would reach one replica only."""
         if self.admin_key_file is not None and self.schema_folder is None:
             raise UsageMistake("--admin-key-file with --ray needs --schema-folder, so that schemas reach all replicas")
         if find_spec("ray") is None:
             raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
 
 
-@click.command("serve", cls=_ServeCommand, context_settings={**HELP, "auto_envvar_prefix": "PROMPTCACHE"})
+@click.command("serve", cls=_ServeCommand, context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
 @click.option(
     "--config",
     metavar="FILE",
@@ -274,16 +243,19 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bo
     """
     with ending(as_json=False):
         schemas = options.read_schemas()
-        check_server_installed()
+        for package in ("fastapi", "prometheus_client", "uvicorn"):
+            if find_spec(package) is None:
+                raise EnvironmentMissing(f"this needs '{package}': pip install 'promptcache[server]' brings it")
         if ray:
             if not port:
                 raise UsageMistake("--port 0: with --ray, name a port")
             options.check_ray()
         elif replicas > 1:
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
-        from promptcache.server import create_app, log_event, raise_file_limit, serve, start_log
+        from promptcache.server import SchemaFolder, create_app, log_event, raise_file_limit, serve, start_log
 
-        settings, keys, folder = options.settings(), options.read_keys(), options.open_folder()
+        settings, keys = options.settings(), options.read_keys()
+        folder = None if options.schema_folder is None else SchemaFolder(options.schema_folder)
         if keys.metrics and not keys.clients:
             raise UsageMistake("--metrics-key-file needs --api-key-file: without it everyone may read the metrics")
         if not (insecure or keys.clients or _is_loopback(host)):
@@ -300,21 +272,13 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bo
             return
         app = create_app(options.load(schemas), settings, keys=keys, schema_folder=folder)
         start_log()
-
-        def started(url: str) -> None:
-            log_event("listening", url=url)
-
-        if not serve(app, host=host, port=port, started=started):
+        if not serve(app, host=host, port=port, started=lambda url: log_event("listening", url=url)):
             log_event("ended", error="worker_dead")
             raise Exit(ExitCode.ENVIRONMENT)
 
 
 def ray_application(args: dict[str, Any]) -> Application:
-    """Return the application of Ray Serve. In its configuration, `args` are options: `max_rows: 16`.
-
-    Raises:
-        UsageMistake: An option is unknown or has a wrong value.
-    """
+    """Return the application of Ray Serve. In its configuration, `args` are options: `max_rows: 16`."""
     from promptcache.scale.ray_app import application
 
     if found := sorted(_OF_RAY & args.keys()):
@@ -339,17 +303,6 @@ def _serve_ray(settings: ServerSettings, host: str, port: int, replicas: int, op
     )
 
 
-def check_server_installed() -> None:
-    """Refuse a command that needs the server.
-
-    Raises:
-        EnvironmentMissing: A package of the extra `server` is not installed.
-    """
-    for package in ("fastapi", "prometheus_client", "uvicorn"):
-        if find_spec(package) is None:
-            raise EnvironmentMissing(f"this needs '{package}': pip install 'promptcache[server]' brings it")
-
-
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -358,11 +311,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _check_address(host: str, port: int) -> None:
-    """Refuse an address before the model is loaded. It is bound as uvicorn does, and closed without listening.
-
-    Raises:
-        EnvironmentMissing: Nothing can listen on it.
-    """
+    """Refuse an address before the model is loaded. It is bound as uvicorn does, and closed without listening."""
     try:
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
     except (OSError, UnicodeError) as error:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.groups import Decorated, grouped_option
-from promptcache.cli.options import arguments_option, model_option, store_option
+from promptcache.cli.options import Decorated, arguments_option, grouped_option, model_option, store_option
 from promptcache.declared import Declared, declared, defaults
 from promptcache.diagnostics import BYTES, InvalidValue, Kind, size_text
 from promptcache.options import OPTIONS, with_sampling
@@ -48,22 +47,19 @@ class Value(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value that a text stands for."""
-        try:
-            read = _bytes_of(str(value)) if self._kind.unit == "bytes" else self._kind.base(value)
-        except ValueError:
-            read = None
-        if read is None and self._kind.unit == "bytes":
-            self.fail(f"{value!r} is no size; write it like 500MB, 8GB or 2GiB", param, ctx)
+        if self._kind.unit == "bytes":
+            parts = _SIZE.fullmatch(str(value))
+            if parts is None or parts[2].lower() not in _UNITS:
+                self.fail(f"{value!r} is no size; write it like 500MB, 8GB or 2GiB", param, ctx)
+            read: Any = int(min(float(parts[1]) * _UNITS[parts[2].lower()], 2**63))
+        else:
+            try:
+                read = self._kind.base(value)
+            except ValueError:
+                read = None
         if read is None or not self._kind.takes(read):
             self.fail(f"'{value}' is not allowed: {self._kind.words} is expected", param, ctx)
         return read
-
-
-def _bytes_of(text: str) -> int | None:
-    parts = _SIZE.fullmatch(text)
-    if parts is None or parts[2].lower() not in _UNITS:
-        return None
-    return int(min(float(parts[1]) * _UNITS[parts[2].lower()], 2**63))
 
 
 def parameter_name(name: str, what: Declared) -> str:
@@ -92,7 +88,6 @@ def declared_options(
     """Yield the options of the declared fields of a dataclass.
 
     Args:
-        owner: The dataclass.
         only: Names of fields; None means all that commands have.
         own: Defaults, where they are other ones.
     """
@@ -171,12 +166,7 @@ class EngineOptions:
         return str(self.settings["keep"])
 
     def load(self) -> Engine:
-        """Load the model, and return an engine over the store.
-
-        Raises:
-            UsageMistake: There is a limit, and no folder.
-            PromptCacheError: The model, the device or the store cannot be used.
-        """
+        """Load the model, and return an engine over the store."""
         if self.limit is not None and self.store is None:
             raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
         from promptcache.cli.console import progress, show_loading
@@ -250,11 +240,7 @@ class AnswerOptions:
         return cls(engine=EngineOptions.of(values), answer=with_sampling(answer), **own)
 
     def read_tools(self, defined: Iterable[Any]) -> list[Any]:
-        """Return the tools of `--tools`, and those with other names that a prompt defines.
-
-        Raises:
-            UsageMistake: The file has no tools.
-        """
+        """Return the tools of `--tools`, and those with other names that a prompt defines."""
         from promptcache.structured import read_tools
 
         own: tuple[Tool, ...] = ()

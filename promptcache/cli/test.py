@@ -71,11 +71,6 @@ class SchemaTest:
     tests: tuple[Result, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
-    @property
-    def failures(self) -> tuple[Result, ...]:
-        """Tests that failed."""
-        return tuple(result for result in self.tests if result.failure is not None)
-
 
 @click.command("test")
 @schemas_argument
@@ -99,38 +94,19 @@ def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, mod
     if prompts is not None and model is None:
         raise UsageMistake("--prompts is the number of prompts for --model; give that too")
     with progress() as show:
-        found = test_files(schemas, sources, show, num_prompts=prompts or _MODEL_PROMPTS, model=model)
+        limits = TokenLimits.of(model or "demo")
+        find_hypothesis("tests need Hypothesis", "`promptcache check` to check the documents only")
+        engine = None
+        if model is not None:
+            show_loading(show, model)
+            from promptcache.engine import Engine
+
+            engine = Engine.from_pretrained(model)
+        num_prompts = prompts or _MODEL_PROMPTS
+        found = [_test(name, sources, limits, num_prompts, engine, show) for name in dict.fromkeys(schemas)]
     passed = all(each.passed for each in found)
     code = findings_code((diagnostic for each in found for diagnostic in each.diagnostics), failed=not passed)
     return Output(data={"schemas": found, "passed": passed}, text=partial(_print, found), code=code)
-
-
-def test_files(
-    names: Sequence[str], sources: Sources, show: Progress, *, num_prompts: int, model: str | None
-) -> list[SchemaTest]:
-    """Test schemas, each once.
-
-    Args:
-        names: Schema files, "-" for standard input.
-        sources: Records the documents.
-        show: Called before each step of a schema.
-        num_prompts: Prompts that are drawn for the model.
-        model: Also test its answers and cached logits. Without it, tokens are counted with the demo model's tokenizer.
-
-    Raises:
-        UsageMistake: A file is a prompt.
-        ModelNotFound: There is no such model.
-        EnvironmentMissing: Hypothesis is not installed.
-    """
-    limits = TokenLimits.of(model or "demo")
-    find_hypothesis("tests need Hypothesis", "`promptcache check` to check the documents only")
-    engine = None
-    if model is not None:
-        show_loading(show, model)
-        from promptcache.engine import Engine
-
-        engine = Engine.from_pretrained(model)
-    return [_test(name, sources, limits, num_prompts, engine, show) for name in dict.fromkeys(names)]
 
 
 def _test(
@@ -246,8 +222,7 @@ def _law(subject: Subject, engine: Engine, num_prompts: int) -> Iterator[Result]
 def find_hypothesis(problem: str, alternative: str) -> None:
     """Check that Hypothesis is installed, and keep its files out of the working directory.
 
-    Raises:
-        EnvironmentMissing: It is not; the message has the problem and what to do instead.
+    If it is not, the message has the problem and what to do instead.
     """
     from importlib.util import find_spec
 
@@ -259,18 +234,19 @@ def find_hypothesis(problem: str, alternative: str) -> None:
 
 def _print(found: Sequence[SchemaTest]) -> None:
     """Print the failures, then one line for each schema."""
+    lines = []
     for each in found:
         print_diagnostics(each.diagnostics)
-        for result in each.failures:
+        failed = [result for result in each.tests if result.failure is not None]
+        for result in failed:
             failure = "".join(f"    {line}\n" for line in (result.failure or "").splitlines())
             write_text(f"{each.file}:{result.line}: {result.kind} '{result.name}' failed\n{failure}\n")
-    write_text("".join(f"{each.file}: {_summary(each)}\n" for each in found))
-
-
-def _summary(each: SchemaTest) -> str:
-    if each.diagnostics:
-        return f"{counted(len(each.diagnostics), 'error')}, not tested"
-    kinds = Counter(result.kind for result in each.tests)
-    total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "nothing to test"
-    left = f"; {counted(each.num_answers_left, 'answer')} not tested without --model" if each.num_answers_left else ""
-    return f"{total}: {f'{len(each.failures)} failed' if each.failures else 'passed'}{left}"
+        kinds = Counter(result.kind for result in each.tests)
+        total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "nothing to test"
+        end = f"{total}: {f'{len(failed)} failed' if failed else 'passed'}"
+        if each.num_answers_left:
+            end += f"; {counted(each.num_answers_left, 'answer')} not tested without --model"
+        if each.diagnostics:
+            end = f"{counted(len(each.diagnostics), 'error')}, not tested"
+        lines.append(f"{each.file}: {end}\n")
+    write_text("".join(lines))

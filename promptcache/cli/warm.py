@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,36 +14,27 @@ from promptcache.cli.cache import Entry, open_folder, store_entries
 from promptcache.cli.console import progress
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing
-from promptcache.cli.groups import GroupedCommand
-from promptcache.cli.options import DEFAULT_STORE, Output, context_option, schemas_argument, with_json
+from promptcache.cli.options import (
+    DEFAULT_STORE,
+    GroupedCommand,
+    Output,
+    context_option,
+    schemas_argument,
+    with_json,
+)
 from promptcache.cli.output import fact_text, warn
 from promptcache.cli.request import TokenLimits, all_encodings
 from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
 from promptcache.diagnostics import ROOT, counted, listed, size_text
 from promptcache.language import CheckedSchema
-from promptcache.progress import Progress, tracked
+from promptcache.progress import tracked
 from promptcache.tokenizer import Dtype, read_facts
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.session import WarmReport
 
 _NEW = "new"
 _MAX_PATHS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """The cost of warming a schema, from its tokens and `config.json`.
-
-    Attributes:
-        nbytes: Bytes of KV as it is kept.
-    """
-
-    schema: str
-    num_encodings: int
-    num_tokens: int
-    nbytes: int
 
 
 @click.command("warm", cls=GroupedCommand)
@@ -71,52 +62,46 @@ def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, e
     """
     checked = read_schemas(schemas, sources)
     if estimate:
-        with progress() as show:
-            estimates = _estimates(checked, engine, show)
-        data = {"model": engine.model, "keep": engine.keep, "schemas": estimates}
-        return Output(data=data, text=_estimate_text(estimates, engine.keep))
-    work = _warm_schemas(checked, engine, _kept_entries(engine) if verbose else None)
-    for report, _ in work:
-        warn(*report.faults)
-    reports = [{**asdict(report), **({"reasons": why} if verbose else {})} for report, why in work]
-    return Output(
-        data={"model": engine.model, "store": engine.store, "keep": engine.keep, "schemas": reports},
-        text="".join(_warmed_text(*each, engine) for each in work),
-    )
-
-
-def _estimates(schemas: Sequence[CheckedSchema], options: EngineOptions, show: Progress) -> tuple[Estimate, ...]:
-    """Estimate the work for each schema without loading a model.
-
-    Raises:
-        ModelNotFound: There is no such model.
-        SchemaError: A filler is longer than its slot, or the model has too few positions.
-    """
-    limits = TokenLimits.of(options.model)
-    stored_bytes = _stored_bytes(options, limits.folder)
-    found = []
-    for schema in schemas:
-        encodings = all_encodings(schema, limits.lay_out(schema)[0], limits.tokenizer)
-        sizes = {each.digest: each.num_tokens for _, each in tracked(encodings, show, f"{schema.name}, encodings")}
-        found.append(
-            Estimate(
-                schema=schema.name,
-                num_encodings=len(sizes),
-                num_tokens=sum(sizes.values()),
-                nbytes=sum(map(stored_bytes, sizes.values())),
+        return _estimate(checked, engine)
+    entries: Sequence[Entry] = ()
+    if verbose:
+        assert engine.store is not None, "warm has a store"
+        with suppress(EnvironmentMissing):  # there is none yet
+            entries = store_entries(open_folder(engine.store))
+    loaded = replace(engine, memory=0).load()  # KV that is kept need not stay in memory
+    reports, lines, faults = [], list[str](), list[str]()
+    with progress() as show:
+        for schema in checked:
+            loaded.add_schema(schema.source)
+            reasons = _reasons(schema.name, loaded, engine.keep, entries) if verbose else {}
+            (report,) = loaded.warm(
+                schema.name, members=True, pairs=True, progress=partial(show, f"{schema.name}, tokens")
             )
-        )
-    return tuple(found)
+            if report.not_kept:
+                raise EnvironmentMissing(report.faults[-1])
+            faults += report.faults
+            reports.append({**asdict(report), **({"reasons": reasons} if verbose else {})})
+            size = f"{counted(report.num_encodings, 'encoding')}, {size_text(report.nbytes)} as {engine.keep}"
+            made, there = "all were there", report.num_encodings - report.num_encoded
+            if report.num_encoded:
+                made = f"encoded {counted(report.num_encoded_tokens, 'token')} in {report.seconds:.1f} s"
+                made += f", {there:,} were there" if there else ""
+            lines.append(f"{schema.name}: {size} in {engine.store}; {made}")
+            for reason, paths in reasons.items():
+                lines.append(f"  {reason}: {listed([path or ROOT for path in paths], _MAX_PATHS)}")
+    warn(*faults)
+    data = {"model": engine.model, "store": engine.store, "keep": engine.keep, "schemas": reports}
+    return Output(data=data, text="".join(f"{line}\n" for line in lines))
 
 
-def _stored_bytes(options: EngineOptions, folder: Path) -> Callable[[int], int]:
-    """Return a function from a number of tokens to the bytes that keep their KV."""
+def _estimate(schemas: Sequence[CheckedSchema], options: EngineOptions) -> Output:
+    """Estimate the work for each schema from its tokens and `config.json`, without loading a model."""
     import torch
 
     from promptcache.kv import Codec, KVShape, stored_bytes
 
-    dtype = Dtype(options.dtype)
-    facts = read_facts(options.model, folder, dtype)
+    limits, keep = TokenLimits.of(options.model), options.keep
+    facts = read_facts(options.model, limits.folder, Dtype(options.dtype))
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
     shape = KVShape(
         num_layers=facts.num_layers,
@@ -125,32 +110,22 @@ def _stored_bytes(options: EngineOptions, folder: Path) -> Callable[[int], int]:
         dtype=torch.float32 if facts.is_wider_on_cpu and on_cpu else getattr(torch, facts.dtype),
         device=torch.device("cpu"),
     )
-    return lambda num_tokens: stored_bytes(Codec(options.keep), shape, num_tokens)
-
-
-def _estimate_text(estimates: Sequence[Estimate], keep: str) -> str:
-    lines = [
-        f"{each.schema}: {counted(each.num_tokens, 'token')} in {counted(each.num_encodings, 'encoding')} to encode, "
-        f"{size_text(each.nbytes)} kept as {keep}"
-        for each in estimates
-    ]
-    if len(estimates) > 1:
-        tokens, nbytes = sum(each.num_tokens for each in estimates), sum(each.nbytes for each in estimates)
-        lines.append(f"together: {counted(tokens, 'token')}, {size_text(nbytes)}; less where schemas share text")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _kept_entries(options: EngineOptions) -> Sequence[Entry]:
-    """Return what the folder of the store has now.
-
-    Raises:
-        UsageMistake: The store is no folder.
-    """
-    assert options.store is not None, "warm has a store"
-    try:
-        return store_entries(open_folder(options.store))
-    except EnvironmentMissing:  # there is none yet
-        return ()
+    found, lines = [], list[str]()
+    num_tokens = num_bytes = 0  # of all schemas
+    with progress() as show:
+        for schema in schemas:
+            encodings = all_encodings(schema, limits.lay_out(schema)[0], limits.tokenizer)
+            sizes = {each.digest: each.num_tokens for _, each in tracked(encodings, show, f"{schema.name}, encodings")}
+            own, nbytes = sum(sizes.values()), sum(stored_bytes(Codec(keep), shape, size) for size in sizes.values())
+            found.append({"schema": schema.name, "num_encodings": len(sizes), "num_tokens": own, "nbytes": nbytes})
+            made = f"{counted(own, 'token')} in {counted(len(sizes), 'encoding')} to encode"
+            lines.append(f"{schema.name}: {made}, {size_text(nbytes)} kept as {keep}")
+            num_tokens, num_bytes = num_tokens + own, num_bytes + nbytes
+    if len(found) > 1:
+        together = f"{counted(num_tokens, 'token')}, {size_text(num_bytes)}"
+        lines.append(f"together: {together}; less where schemas share text")
+    data = {"model": options.model, "keep": keep, "schemas": found}
+    return Output(data=data, text="".join(f"{line}\n" for line in lines))
 
 
 def _reasons(schema: str, engine: Engine, keep: str, entries: Sequence[Entry]) -> dict[str, list[str]]:
@@ -188,47 +163,3 @@ def _reason(earlier: Entry | None, engine: Engine, keep: str) -> str:
     if earlier.model != engine.model.name:
         return f"encoded by the model {fact_text(earlier.model or '?')} before"
     return f"computed in {earlier.dtype} before" if earlier.dtype != dtype else "other weights, adapters or tokenizer"
-
-
-def _warm_schemas(
-    schemas: Sequence[CheckedSchema], options: EngineOptions, entries: Sequence[Entry] | None
-) -> tuple[tuple[WarmReport, dict[str, list[str]]], ...]:
-    """Encode everything of these schemas that the store does not have.
-
-    Args:
-        entries: What the store had before; None leaves the reasons out.
-
-    Returns:
-        The report for each schema, and the reasons.
-
-    Raises:
-        PromptCacheError: The model, the device or the store cannot be used, or something could not be kept.
-    """
-    engine = replace(options, memory=0).load()  # KV that is kept need not stay in memory
-    done = []
-    with progress() as show:
-        for schema in schemas:
-            engine.add_schema(schema.source)
-            why = {} if entries is None else _reasons(schema.name, engine, options.keep, entries)
-            (report,) = engine.warm(
-                schema.name, members=True, pairs=True, progress=partial(show, f"{schema.name}, tokens")
-            )
-            if report.not_kept:
-                raise EnvironmentMissing(report.faults[-1])
-            done.append((report, why))
-    return tuple(done)
-
-
-def _warmed_text(report: WarmReport, reasons: Mapping[str, Sequence[str]], options: EngineOptions) -> str:
-    line = (
-        f"{report.schema}: {counted(report.num_encodings, 'encoding')}, {size_text(report.nbytes)} as {options.keep} "
-        f"in {options.store}; "
-    )
-    there = report.num_encodings - report.num_encoded
-    if report.num_encoded:
-        made = f"encoded {counted(report.num_encoded_tokens, 'token')} in {report.seconds:.1f} s"
-        line += f"{made}, {there:,} were there" if there else made
-    else:
-        line += "all were there"
-    lines = (f"  {reason}: {listed([path or ROOT for path in paths], _MAX_PATHS)}" for reason, paths in reasons.items())
-    return "".join(f"{each}\n" for each in (line, *lines))

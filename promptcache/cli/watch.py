@@ -6,7 +6,7 @@ One engine answers all versions, so only what has changed is encoded again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ from promptcache.cli.documents import DocumentKind, Sources, checked_schema, fil
 from promptcache.cli.exits import UsageMistake, ending, show_error
 from promptcache.cli.layout import print_layout, view_layout
 from promptcache.cli.options import DOCUMENT, model_option, schemas_option
-from promptcache.cli.output import tell, write_text
+from promptcache.cli.output import tell
 from promptcache.cli.request import TokenLimits, all_encodings, read_request
-from promptcache.cli.run import print_end
+from promptcache.cli.run import print_answer
 from promptcache.diagnostics import ContextLengthExceeded, LanguageError
 from promptcache.language import CheckedSchema, Prompt, resolve_prompt, walk
 from promptcache.tokenizer import Dtype, read_facts
@@ -65,33 +65,33 @@ class _Watched:
 
     def show(self) -> frozenset[str]:
         """Print the faults, or the layout and the answer, and return the names of the files that were used."""
-        sources = Sources()
+        sources, limits = Sources(), self._limits
         try:
-            schema, prompt = self._read(sources)
-            self._lay_out(schema, prompt)
+            document = read(self._file, sources)
+            prompt = plan = None
+            if document.kind is DocumentKind.SCHEMA:
+                schema = checked_schema(document)
+            else:
+                request = read_request(self._file, self._schema_files, (), sources)
+                schema, prompt = request.schema, request.prompt
+            laid_out = limits.lay_out(schema)
+            if prompt is not None:
+                plan = limits.plan(resolve_prompt(prompt, schema), laid_out)
+            warmed = (each for _, each in all_encodings(schema, laid_out[0], limits.tokenizer))
+            facts = read_facts(self._model, limits.folder, Dtype.AUTO)
+            print_layout(view_layout(laid_out, facts, plan, warmed), stdout(), plan)
+            warnings = (*schema.warnings, *laid_out[0].warnings, *(plan.warnings if plan else ()))
+            print_diagnostics(warnings, beside=True)
             if prompt is not None:
                 self._answer(schema, prompt)
         except (LanguageError, ContextLengthExceeded) as error:
             show_error(error)
             return frozenset(sources.names)
-        return frozenset((*files_read(sources, schema), *_texts_of(schema)))
-
-    def _read(self, sources: Sources) -> tuple[CheckedSchema, Prompt | None]:
-        document = read(self._file, sources)
-        if document.kind is DocumentKind.SCHEMA:
-            return checked_schema(document), None
-        request = read_request(self._file, self._schema_files, (), sources)
-        return request.schema, request.prompt
-
-    def _lay_out(self, schema: CheckedSchema, prompt: Prompt | None) -> None:
-        limits = self._limits
-        laid_out = limits.lay_out(schema)
-        plan = None if prompt is None else limits.plan(resolve_prompt(prompt, schema), laid_out)
-        warmed = (each for _, each in all_encodings(schema, laid_out[0], limits.tokenizer))
-        facts = read_facts(self._model, limits.folder, Dtype.AUTO)
-        print_layout(view_layout(laid_out, facts, plan, warmed), stdout(), plan)
-        warnings = (*schema.warnings, *laid_out[0].warnings, *(plan.warnings if plan else ()))
-        print_diagnostics(warnings, beside=True)
+        used = {*files_read(sources, schema)}
+        for _, item in walk(schema.source.children):
+            if (src := getattr(item, "src", None)) is not None:
+                used.add(str(Path(item.span.source).parent / src))
+        return frozenset(used)
 
     def _answer(self, schema: CheckedSchema, prompt: Prompt) -> None:
         if self._engine is None:
@@ -101,28 +101,17 @@ class _Watched:
 
                 self._engine = Engine.from_pretrained(self._model)
         self._engine.add_schema(schema)
-        with self._engine.stream(prompt) as stream:
-            for piece in stream:
-                write_text(piece)
-        assert stream.completion is not None, "an exhausted stream has its completion"
-        print_end(stream.completion, None)
-
-
-def _texts_of(schema: CheckedSchema) -> Iterator[str]:
-    """Yield the names of the files that `src` names."""
-    for _, item in walk(schema.source.children):
-        if (src := getattr(item, "src", None)) is not None:
-            yield str(Path(item.span.source).parent / src)
+        print_answer(self._engine.stream(prompt), None)
 
 
 def _stamps(files: Iterable[str]) -> Mapping[str, tuple[int, int] | None]:
     """Return the time and size of each file, or None if there is none."""
-
-    def stamp(file: str) -> tuple[int, int] | None:
+    stamps: dict[str, tuple[int, int] | None] = {}
+    for file in files:
         try:
             found = Path(file).stat()
         except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size
-
-    return {file: stamp(file) for file in files}
+            stamps[file] = None
+        else:
+            stamps[file] = found.st_mtime_ns, found.st_size
+    return stamps

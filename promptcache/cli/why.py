@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 
@@ -29,68 +28,49 @@ def command(_sources: Sources, code: str | None) -> Output:
     CODE is the code of a message, such as PC401 or error[PC401]; without it, all codes are listed.
     """
     if code is None:
-        found = tuple(CODES.values())
-        return Output(data=found, text=partial(_print_codes, found))
-    entry = explanation(code)
-    return Output(data=entry, text=partial(_print_explanation, entry))
-
-
-def explanation(words: str) -> Code:
-    """Return a code, also for `401`, `pc401` and `error[PC401]`.
-
-    Raises:
-        UsageMistake: There is no such code.
-    """
-    printed = _PRINTED.fullmatch(words.strip())
-    wanted = (printed[1] if printed else words.strip()).upper()
+        return Output(data=tuple(CODES.values()), text=_print_codes)
+    printed = _PRINTED.fullmatch(code.strip())
+    wanted = (printed[1] if printed else code.strip()).upper()
     wanted = f"PC{wanted}" if wanted.isdigit() else wanted
     if wanted not in CODES:
-        raise UsageMistake(f"there is no code '{words}'; {_fix(wanted)}")
-    return CODES[wanted]
+        begun = [each for each in CODES if len(wanted) > len("PC") and each.startswith(wanted)]
+        near = suggest(wanted.replace("O", "0"), CODES)
+        if begun:
+            fix = f"codes from {begun[0]} to {begun[-1]} begin so"
+        elif near is None or num_slips(wanted.replace("O", "0"), near) > 1:
+            fix = "`promptcache why` lists all codes"
+        else:
+            fix = f"did you mean {near}, {CODES[near].title}?"
+        raise UsageMistake(f"there is no code '{code}'; {fix}")
+    return Output(data=CODES[wanted], text=partial(_print_explanation, CODES[wanted]))
 
 
-def _fix(wanted: str) -> str:
-    """Suggest a code, or how to find one."""
-    begun = [code for code in CODES if len(wanted) > len("PC") and code.startswith(wanted)]
-    if begun:
-        return f"codes from {begun[0]} to {begun[-1]} begin so"
-    near = suggest(wanted.replace("O", "0"), CODES)
-    if near is None or num_slips(wanted.replace("O", "0"), near) > 1:
-        return "`promptcache why` lists all codes"
-    return f"did you mean {near}, {CODES[near].title}?"
-
-
-def _print_codes(entries: Iterable[Code]) -> None:
+def _print_codes() -> None:
     """Print a line for each code, under the headings of their groups."""
     console = stdout()
-    for number, (group, members) in enumerate(groupby(entries, key=lambda entry: entry.group)):
+    for number, (group, members) in enumerate(groupby(CODES.values(), key=lambda entry: entry.group)):
         console.print(Text(f"\n{group}" if number else group, style="bold"))
         for entry in members:
             console.print(Text("  ").append_text(_heading(entry, bold=False)))
 
 
 def _print_explanation(entry: Code) -> None:
-    console = stdout()
+    """Print an explanation without its Markdown; examples are indented."""
+    console, is_example = stdout(), False
     console.print(_heading(entry, bold=True))
     console.print()
-    for line in _lines(entry.text):
-        console.print(line, soft_wrap=not console.is_terminal)
+    for line in entry.text.split("\n"):
+        if line.startswith("```"):
+            is_example = not is_example
+        else:
+            styled = Text(f"    {line}", style="cyan") if is_example else _styled(LINK.sub(r"\1", line))
+            console.print(styled, soft_wrap=not console.is_terminal)
 
 
 def _heading(entry: Code, *, bold: bool) -> Text:
     text = Text().append(entry.code, style=f"{'bold ' if bold else ''}{COLOURS[entry.severity]}")
     text.append(f"  {entry.title}", style="bold" if bold else "default")
     return text.append(" (warning)") if entry.severity is Severity.WARNING else text
-
-
-def _lines(markdown: str) -> Iterator[Text]:
-    """Yield the lines of an explanation without Markdown; examples are indented."""
-    is_example = False
-    for line in markdown.split("\n"):
-        if line.startswith("```"):
-            is_example = not is_example
-        else:
-            yield Text(f"    {line}", style="cyan") if is_example else _styled(LINK.sub(r"\1", line))
 
 
 def _styled(line: str) -> Text:

@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 
 from promptcache.cli.documents import Sources
-from promptcache.cli.render import print_text, render_prompt
+from promptcache.cli.render import print_text
+from promptcache.cli.request import TokenLimits, read_request
+from promptcache.layout import piece_texts
 from tests.cli.conftest import Command, data
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -40,7 +42,10 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system="standard", width=80)
 
-    print_text(render_prompt("odd.xml", (), (), "demo", Sources()), console)
+    limits = TokenLimits.of("demo")
+    plan = limits.plan_request(read_request("odd.xml", (), (), Sources()))
+    parts = piece_texts(plan, limits.tokenizer)
+    print_text("".join(parts), zip(plan.pieces, parts, strict=True), console)
 
     assert "\x9b" not in screen.getvalue()
     assert "\x1b[1;33m\N{REPLACEMENT CHARACTER}2J\x1b[0m\x1b[1;33m days.\x1b[0m" in screen.getvalue()
