@@ -4,10 +4,9 @@
 """
 
 from promptcache.server.app import create_app
-from promptcache.server.connections import raise_file_limit
-from promptcache.server.keys import ApiKeys, read_keys
+from promptcache.server.gate import ApiKeys, read_keys
 from promptcache.server.log import log_event, start_log
-from promptcache.server.run import serve
+from promptcache.server.run import raise_file_limit, serve
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings

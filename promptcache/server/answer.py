@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from promptcache.answers import AnswerReader, AnswerSplit, IncrementalText, SplitText, TokenLogprobs, whole_text
 from promptcache.decode import Completion, KVSource
 from promptcache.server.errors import ApiError
-from promptcache.server.logprobs import AnswerLogprobs, AnswerToken
 from promptcache.tokenizer import Tokenizer
 
 _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
@@ -21,6 +20,7 @@ _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
+_REPLACEMENT = "�"
 _Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
 
 
@@ -52,6 +52,83 @@ class AnswerDelta(NamedTuple):
     begins: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredToken:
+    """A token with its log-probability. `content` are the bytes that it adds; perhaps a part of a character."""
+
+    token_id: int
+    content: bytes
+    logprob: float
+
+    @property
+    def text(self) -> str:
+        """The text, with an escape for each byte that is a part of a character."""
+        return self.content.decode(errors="backslashreplace")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the token consists of whole characters."""
+        return self.text.encode() == self.content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerToken:
+    """One token of an answer.
+
+    Attributes:
+        start: Number of characters of the answer before the token.
+        top: The most probable tokens, the most probable first.
+    """
+
+    start: int
+    chosen: ScoredToken
+    top: tuple[ScoredToken, ...]
+
+
+class AnswerLogprobs:
+    """The tokens of one answer that were not sent yet. A token is sent with the text that it begins."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._before: list[int] = []  # the last token: some tokenizers put spaces between tokens only
+        self._tokens: list[AnswerToken] = []
+
+    def add(self, token: TokenLogprobs, num_before: int, num_known: int) -> None:
+        """Add a token. Control tokens are no part of an answer.
+
+        Args:
+            num_before: Characters of the answer that were known before the token.
+            num_known: Characters that are known with it. Broken characters before the token become known with it, too.
+        """
+        if token.token_id in self._tokenizer.control_ids:
+            return
+        made = AnswerToken(
+            start=max(num_before, num_known - len(self._text(token.token_id))),
+            chosen=self._scored(token.token_id, token.logprob),
+            top=tuple(self._scored(token_id, logprob) for token_id, logprob in token.top),
+        )
+        self._before = [token.token_id]
+        self._tokens.append(made)
+
+    def take(self, stop: int | None = None) -> tuple[AnswerToken, ...]:
+        """Return and forget the tokens that begin before character `stop`; all of them if it is None."""
+        number = len(self._tokens) if stop is None else sum(each.start < stop for each in self._tokens)
+        taken = tuple(self._tokens[:number])
+        del self._tokens[:number]
+        return taken
+
+    def _scored(self, token_id: int, logprob: float) -> ScoredToken:
+        text, own = self._text(token_id), self._tokenizer.token_bytes(token_id)
+        is_text = _REPLACEMENT not in own.decode(errors="replace") + text
+        return ScoredToken(token_id=token_id, content=text.encode() if is_text else own, logprob=logprob)
+
+    def _text(self, token_id: int) -> str:
+        before, text = (self._tokenizer.detokenize(each) for each in (self._before, [*self._before, token_id]))
+        if text.startswith(before):
+            return text[len(before) :]
+        return self._tokenizer.detokenize([token_id])
+
+
 class AnswerRow:
     """One of the answers to a request, as it grows.
 
@@ -73,11 +150,6 @@ class AnswerRow:
         self._num_taken = 0  # characters
 
     @property
-    def num_generated_tokens(self) -> int:
-        """The number of tokens up to now; those of a whole answer may come with it."""
-        return self.num_tokens if self.completion is None else self.completion.usage.num_generated_tokens
-
-    @property
     def finish(self) -> str | None:
         """Why the answer has ended, in the words of OpenAI's chats; None if it goes on."""
         if self.completion is None:
@@ -97,11 +169,9 @@ class AnswerRow:
 
     def add(self, token: int | TokenLogprobs) -> list[AnswerDelta]:
         """Add a token, and return what is certain now."""
-        if isinstance(token, int):
-            return self._grow(self._taken(self._text.add(token)))
         stopped, before = self._text.stopped, self._text.num_known
-        piece = self._taken(self._text.add(token.token_id))
-        if not stopped:
+        piece = self._taken(self._text.add(token if isinstance(token, int) else token.token_id))
+        if not isinstance(token, int) and not stopped:
             self._logprobs.add(token, before, self._text.num_known)
         return self._grow(piece)
 
@@ -134,14 +204,6 @@ class AnswerRow:
         return AnswerDelta(self.items[-1], text, begins)
 
 
-class AnswerUsage(NamedTuple):
-    """The tokens of an answer. `num_cached_tokens` of the prompt were not computed for it."""
-
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_generated_tokens: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAnswer:
     """What a request is answered with.
@@ -169,8 +231,11 @@ class ServedAnswer:
         return all(row.completion is not None for row in self.rows)
 
     @property
-    def usage(self) -> AnswerUsage:
-        """The tokens of all answers. A prompt with several answers counts once."""
+    def usage(self) -> tuple[int, int, int]:
+        """The tokens of all prompts, those of them that were not computed for the answers, and generated tokens.
+
+        A prompt with several answers counts once.
+        """
         usages = [row.completion.usage for row in self.rows if row.completion is not None]
         prompt = cached = 0
         for usage in usages[:: self.num_choices]:
@@ -178,7 +243,7 @@ class ServedAnswer:
             reused = usage.num_reused_tokens + usage.num_history_tokens
             prompt += reused + usage.num_new_tokens
             cached += reused - encoded
-        return AnswerUsage(prompt, cached, sum(each.num_generated_tokens for each in usages))
+        return prompt, cached, sum(each.num_generated_tokens for each in usages)
 
     def cache_data(self, row: AnswerRow) -> dict[str, Any]:
         """Return `prompt_cache` of an answer that has ended."""

@@ -16,11 +16,10 @@ from starlette.responses import Response
 import promptcache
 from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.engine import Engine
-from promptcache.server import chat, documents, members, page_files, responses, schemas
+from promptcache.server import chat, documents, responses, schemas
 from promptcache.server.errors import install_handlers
-from promptcache.server.gate import Gate
-from promptcache.server.keys import ApiKeys
-from promptcache.server.openapi import add_docs
+from promptcache.server.gate import ApiKeys, Gate
+from promptcache.server.pages import add_docs, add_page
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
@@ -65,9 +64,7 @@ def create_app(
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
     app.state.settings = settings
-    app.state.metrics_text = lambda: run_in_threadpool(
-        app.state.server.metrics.text
-    )  # it counts the files of the store
+    app.state.metrics_text = lambda: run_in_threadpool(app.state.server.metrics.text)  # counts files of the store
     app.add_middleware(Gate, keys=keys, settings=settings)
     if settings.allow_origin:  # outside of the gate, so that a browser may read refusals, too
         app.add_middleware(
@@ -77,13 +74,13 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", "x-should-retry"],
         )
-    for each in (chat, responses, documents, members, schemas):
-        app.include_router(each.router)
+    for router in (chat.router, responses.router, documents.router, schemas.member_router, schemas.router):
+        app.include_router(router)
     app.add_api_route("/version", _version)
     app.add_api_route("/livez", _livez)
     app.add_api_route("/health", _health)
     app.add_api_route("/metrics", _metrics)
-    page_files.add_page(app)
+    add_page(app)
     if settings.docs or (settings.docs is None and not keys.clients):
         add_docs(app)
     return app
@@ -91,26 +88,9 @@ def create_app(
 
 async def _keep_schemas(state: ServerState, ending: asyncio.Event) -> None:
     """Read the folder of schemas, encode all schemas, and follow the folder until the server ends."""
-    await asyncio.to_thread(_read_folder, state)
-    await asyncio.to_thread(_warm, state)
-    while state.schema_folder is not None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ending.wait(), FOLDER_PERIOD_S)
-            return
-        await asyncio.to_thread(_read_folder, state)
-
-
-def _read_folder(state: ServerState) -> None:
+    await asyncio.to_thread(state.read_folder)
     try:
-        for fault in state.read_folder():
-            _LOG.error("a schema is left out: %s", fault)
-    except OSError as error:
-        _LOG.error("the folder of schemas: %s; all schemas stay as they are", error)
-
-
-def _warm(state: ServerState) -> None:
-    try:
-        reports = state.warm()
+        reports = await asyncio.to_thread(state.warm)
     except ServiceClosed:
         return
     except PromptCacheError:
@@ -120,6 +100,11 @@ def _warm(state: ServerState) -> None:
             state.metrics.store_fault()
             _LOG.warning("store: %s", fault)
     state.warming = False
+    while state.schema_folder is not None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), FOLDER_PERIOD_S)
+            return
+        await asyncio.to_thread(state.read_folder)
 
 
 async def _version() -> dict[str, str]:

@@ -101,21 +101,17 @@ def with_options(part: Body) -> Callable[[type[_Part]], type[_Part]]:
     """Return a decorator that adds the options of a part of a body to it, as fields."""
 
     def decorate(base: type[_Part]) -> type[_Part]:
-        added: dict[str, Any] = {
-            wire: (Annotated[Any, AfterValidator(partial(_option_value, name)), _json_schema(name)], None)
-            for name, wire in _wire_names(part).items()
-        }
+        added: dict[str, Any] = {}
+        for name, wire in _wire_names(part).items():
+            option = OPTIONS[name]
+            shown_as = {**TypeAdapter(option.kind.base).json_schema(), "description": option.words}
+            check = AfterValidator(partial(_option_value, name))
+            added[wire] = (Annotated[Any, check, WithJsonSchema(shown_as)], None)
         made = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
         made.__doc__ = base.__doc__
         return made
 
     return decorate
-
-
-def _json_schema(name: str) -> WithJsonSchema:
-    """Return the type and the words of an option."""
-    option = OPTIONS[name]
-    return WithJsonSchema({**TypeAdapter(option.kind.base).json_schema(), "description": option.words})
 
 
 def _option_value(name: str, value: Any) -> Any:
@@ -180,7 +176,6 @@ def without_others(data: Any, refused: Mapping[str, tuple[object, ...]], ignored
     """Return the fields of a body without those that change nothing.
 
     Args:
-        data: The fields.
         refused: Fields that this server does not have, with the values that change nothing.
         ignored: Fields that never change an answer.
 

@@ -89,16 +89,10 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
 
 
 def template_options(given: TemplateOptions, effort: str | None, state: ServerState, place: str) -> TemplateOptions:
-    """Return the variables of the chat template, with `reasoning_effort` if the template reads it.
-
-    Args:
-        given: The other variables.
-        effort: The effort, or None.
-        state: Of the server.
-        place: The field with the effort, for errors.
+    """Return variables of the chat template, with `reasoning_effort`, if there is one.
 
     Raises:
-        ApiError: The template does not read it.
+        ApiError: The template does not read it; names the place of the effort.
     """
     if effort is None:
         return given
@@ -121,10 +115,7 @@ def chat_prompt(
     """Return the prompt of a chat, and the name of its schema.
 
     Args:
-        model: The id of the model.
-        asked: The schema, modules and arguments.
         messages: In the form of OpenAI's chats.
-        state: Of the server.
         places: The JSON path of each message, for diagnostics; None for those of `messages`.
 
     Raises:
@@ -144,31 +135,25 @@ def chat_prompt(
     read = Prompt.from_messages(CHAT_SCHEMA, messages).messages if messages or schema is None else ()
     if places is not None:
         read = tuple(replace(each, span=_place(place)) for each, place in zip(read, places, strict=True))
+    used: Iterable[tuple[str, str, ModuleArguments | None]]
+    if isinstance(asked.use, list):
+        used = ((f"prompt_cache.use[{index}]", path, None) for index, path in enumerate(asked.use))
+    else:
+        used = ((f"prompt_cache.use.{path}", path, arguments) for path, arguments in asked.use.items())
+    references = (
+        Reference(
+            path=path.removeprefix("/"), span=_place(at), absolute=True, arguments=_arguments(arguments or {}, at)
+        )
+        for at, path, arguments in used
+    )
     prompt = Prompt(
         schema or CHAT_SCHEMA,
-        references=_references(asked),
+        references=tuple(references),
         arguments=_arguments(asked.fill, "prompt_cache.fill"),
         messages=read,
         span=_place("prompt_cache"),
     )
     return prompt, schema
-
-
-def _references(asked: ModuleBody) -> tuple[Reference, ...]:
-    given: Iterable[tuple[str, str, ModuleArguments | None]]
-    if isinstance(asked.use, list):
-        given = ((f"prompt_cache.use[{index}]", path, None) for index, path in enumerate(asked.use))
-    else:
-        given = ((f"prompt_cache.use.{path}", path, arguments) for path, arguments in asked.use.items())
-    return tuple(
-        Reference(
-            path=path.removeprefix("/"),
-            span=_place(place),
-            absolute=True,
-            arguments=_arguments(arguments or {}, place),
-        )
-        for place, path, arguments in given
-    )
 
 
 def _arguments(given: Mapping[str, Any], place: str) -> tuple[Argument, ...]:

@@ -5,9 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from promptcache.server.answer import AnswerDelta, AnswerForm, AnswerRow, ServedAnswer, event_text, json_text
+from promptcache.server.answer import (
+    AnswerDelta,
+    AnswerForm,
+    AnswerRow,
+    AnswerToken,
+    ScoredToken,
+    ServedAnswer,
+    event_text,
+    json_text,
+)
 from promptcache.server.errors import ApiError
-from promptcache.server.logprobs import AnswerToken, chat_logprobs, plain_logprobs
+
+
+def chat_logprobs(tokens: Sequence[AnswerToken]) -> dict[str, Any]:
+    """Return `logprobs` of a choice of a chat."""
+
+    def entry(token: ScoredToken) -> dict[str, Any]:
+        return {"token": token.text, "logprob": token.logprob, "bytes": list(token.content)}
+
+    content = [{**entry(each.chosen), "top_logprobs": list(map(entry, each.top))} for each in tokens]
+    return {"content": content, "refusal": None}
+
+
+def plain_logprobs(tokens: Sequence[AnswerToken]) -> dict[str, Any]:
+    """Return `logprobs` of a choice of a completion. Each token is among its most probable ones, as OpenAI has it."""
+
+    def name_of(token: ScoredToken) -> str:
+        return token.text if token.is_text else f"bytes:{token.text}"
+
+    tops = []
+    for each in tokens:
+        ids, top = dict[str, int](), dict[str, float]()
+        for token in (each.chosen, *each.top):
+            name = name_of(token)
+            is_taken = ids.setdefault(name, token.token_id) != token.token_id
+            top[f"token_id:{token.token_id}" if is_taken else name] = token.logprob
+        tops.append(top)
+    return {
+        "tokens": [name_of(each.chosen) for each in tokens],
+        "token_logprobs": [each.chosen.logprob for each in tokens],
+        "top_logprobs": tops,
+        "text_offset": [each.start for each in tokens],
+    }
 
 
 class ChatForm(AnswerForm):
@@ -31,7 +71,6 @@ class ChatForm(AnswerForm):
         self._head_of_chunk = head.removesuffix("}")  # the same in all chunks
 
     def whole(self) -> Mapping[str, Any]:
-        """Return the answer."""
         return {
             **self._head,
             "object": self.kinds[0],
@@ -80,7 +119,6 @@ class ChatForm(AnswerForm):
         yield event_text("[DONE]")
 
     def fail(self, error: ApiError) -> str:
-        """Return the error object as an event."""
         return event_text(json_text(error.body))
 
     def content(self, row: AnswerRow) -> Mapping[str, Any]:
@@ -133,13 +171,10 @@ class TextForm(ChatForm):
     logprobs = staticmethod(plain_logprobs)
 
     def begin(self) -> Iterable[str]:
-        """Return nothing."""
         return ()
 
     def content(self, row: AnswerRow) -> Mapping[str, Any]:
-        """Return the text."""
         return {"text": row.text("message")}
 
     def delta(self, text: str, reasoning: str) -> Mapping[str, Any]:
-        """Return the text."""
         return {"text": text}

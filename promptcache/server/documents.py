@@ -27,10 +27,8 @@ from promptcache.diagnostics import (
 from promptcache.engine import Engine
 from promptcache.language import (
     CHAT_SCHEMA,
-    CheckedCollection,
     CheckedSchema,
     CheckedUnion,
-    Parameter,
     Prompt,
     ReadFiles,
     Schema,
@@ -100,11 +98,24 @@ async def plan(request: Request) -> dict[str, Any]:
 
     body = await read_data(request, read, document="prompt")
 
-    def made() -> dict[str, Any]:
+    def data() -> dict[str, Any]:
         question = chat_request(body, state) if isinstance(body, ChatBody) else _document_request(body, state)
-        return _plan_data(planned(question, state))
+        made = planned(question, state)
+        schema = made.selection.schema
+        return {
+            "schema": None if schema.is_chat else schema.name,
+            **made.counts,
+            "warnings": [{"code": each.code, "message": each.message} for each in made.warnings],
+            "modules": [
+                {"module": name, "num_tokens": count} for name, count in made.num_reused_tokens_by_module.items()
+            ],
+            "prefill": [
+                {"start": each.start, "stop": each.stop, "origin": each.origin, "parameter": each.parameter}
+                for each in made.new
+            ],
+        }
 
-    return await state.pools.documents.run(request, made)
+    return await state.pools.documents.run(request, data)
 
 
 def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
@@ -142,18 +153,14 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
             kind, found = "schema", opened.schema.warnings
             more = {"schema": {"id": opened.schema.name, **describe(opened.schema)}}
         else:
-            kind, found = "prompt", (*parse_prompt(body.document).warnings, *_length_faults(opened, state.engine))
+            kind, found = "prompt", parse_prompt(body.document).warnings
             more = {"tools": tool_definitions(opened.selection)}
+            try:
+                check_positions(opened, state.engine.model.context_length, 1)
+            except ContextLengthExceeded as fault:
+                found = (*found, diagnostic("PC504", str(fault), opened.selection.span))
     valid = not any(each.severity == "error" for each in found)
     return {"kind": kind, "valid": valid, "diagnostics": list(map(as_data, found)), **more}
-
-
-def _length_faults(plan: Plan, engine: Engine) -> tuple[Diagnostic, ...]:
-    try:
-        check_positions(plan, engine.model.context_length, 1)
-    except ContextLengthExceeded as error:
-        return (diagnostic("PC504", str(error), plan.selection.span),)
-    return ()
 
 
 def _open(body: CheckBody, state: ServerState) -> Plan | ServedSchema:
@@ -207,36 +214,37 @@ def _served(document: str, engine: Engine) -> ServedSchema:
     )
 
 
-def _plan_data(made: Plan) -> dict[str, Any]:
-    modules = made.num_reused_tokens_by_module
-    return {
-        "schema": None if made.selection.schema.is_chat else made.selection.schema.name,
-        **made.counts,
-        "warnings": [{"code": each.code, "message": each.message} for each in made.warnings],
-        "modules": [{"module": name, "num_tokens": count} for name, count in modules.items()],
-        "prefill": [
-            {"start": each.start, "stop": each.stop, "origin": each.origin, "parameter": each.parameter}
-            for each in made.new
-        ],
-    }
-
-
 def describe(checked: CheckedSchema) -> dict[str, Any]:
     """Return the modules and unions of a schema. The module "" has the parameters outside of modules.
 
     Members of collections are no part of it, because there can be 100,000.
     """
     docs = dict(module_docs(checked))
-    modules = [
-        {
-            "path": path,
-            "required": path != "" and checked.modules[path].required,
-            "doc": docs.get(path),
-            "parameters": [_parameter(each) for each in checked.parameters[path].values()],
-            "collection": None if path == "" else _limits(checked.modules[path].collection),
-        }
-        for path in ("", *checked.modules)
-    ]
+    modules = []
+    for path in ("", *checked.modules):
+        module = checked.modules.get(path)
+        collection = None if module is None else module.collection
+        limits = None if collection is None else {"min": collection.minimum, "max": collection.maximum}
+        parameters = [
+            {
+                "name": each.name,
+                "length": each.length,
+                "type": each.type,
+                "choices": list(each.choices),
+                "required": each.required,
+                "default": each.default,
+            }
+            for each in checked.parameters[path].values()
+        ]
+        modules.append(
+            {
+                "path": path,
+                "required": module is not None and module.required,
+                "doc": docs.get(path),
+                "parameters": parameters,
+                "collection": limits,
+            }
+        )
     unions = [
         {
             "name": union.name,
@@ -248,18 +256,3 @@ def describe(checked: CheckedSchema) -> dict[str, Any]:
         if isinstance(union, CheckedUnion)
     ]
     return {"modules": modules, "unions": unions}
-
-
-def _limits(collection: CheckedCollection | None) -> dict[str, Any] | None:
-    return None if collection is None else {"min": collection.minimum, "max": collection.maximum}
-
-
-def _parameter(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "length": parameter.length,
-        "type": parameter.type,
-        "choices": list(parameter.choices),
-        "required": parameter.required,
-        "default": parameter.default,
-    }

@@ -37,16 +37,8 @@ from promptcache.diagnostics import (
 CLIENT_GONE = 499
 """nginx's status for a client that has left, for the log."""
 
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-}
-_CODES = {
-    404: "not_found",
-    405: "method_not_allowed",
-}
+_TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
+_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 @dataclass(eq=False)
@@ -139,17 +131,6 @@ def _param(place: str) -> str | None:
     return found[0] if found else None
 
 
-def _methods(request: Request) -> list[str]:
-    """Return the methods that some route has for the path of a request."""
-    routes = request.app.routes
-    found = [
-        method
-        for method in ("GET", "PUT", "POST", "DELETE")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
-    return ["HEAD", *found] if "GET" in found else found
-
-
 def install_handlers(app: FastAPI) -> None:
     """Answer every error of an application with an error object."""
 
@@ -168,7 +149,13 @@ def install_handlers(app: FastAPI) -> None:
         request.state.record["error"] = code
         headers = dict(error.headers or {})
         if "Allow" in headers:  # it has the methods of one route only
-            headers["Allow"] = ", ".join(_methods(request)) or headers["Allow"]  # files have no route
+            allowed = [
+                method
+                for method in ("GET", "PUT", "POST", "DELETE")
+                if any(each.matches({**request.scope, "method": method})[0] is Match.FULL for each in app.routes)
+            ]
+            allowed = ["HEAD", *allowed] if "GET" in allowed else allowed
+            headers["Allow"] = ", ".join(allowed) or headers["Allow"]  # files have no route
         message = str(error.detail)
         if error.status_code in _CODES:
             place = f"{request.method} {shown(request.url.path)}"

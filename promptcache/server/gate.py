@@ -1,4 +1,4 @@
-"""The gate of all requests: their id, caller and host, the size of the body, and their line in the log.
+"""The gate of all requests: their id, caller and host, the size of the body, their line in the log; and the keys.
 
 It is plain ASGI: Starlette's middleware class loses disconnects of clients.
 """
@@ -6,23 +6,25 @@ It is plain ASGI: Starlette's middleware class loses disconnects of clients.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import json
 import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from promptcache.diagnostics import shown, size_text
+from promptcache.diagnostics import InvalidValue, shown, size_text
 from promptcache.server.errors import ApiError
-from promptcache.server.keys import ApiKeys, digests
 from promptcache.server.log import REQUESTS, now
 from promptcache.settings import ServerSettings
 
@@ -34,7 +36,53 @@ _METRICS = "/metrics"
 _PAGE = ("/page/", "/docs", "/openapi.json")  # the same for everyone
 _SHOWN_DIGITS = 12  # of the digest of a key, in the log
 _HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:\d*)?")
+_KEY = re.compile(r"[!-~]+")
+_KEY_WORDS = "letters without accents, digits and signs are expected, without spaces; headers of HTTP carry no others"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeys:
+    """Digests of the keys of a server. The keys themselves are not kept.
+
+    Attributes:
+        clients: Keys of clients; without any, no key is needed.
+        admins: Keys that may also change schemas and read metrics. Without any, schemas cannot be changed.
+        metrics: Keys that may read the metrics of all callers, and nothing else.
+    """
+
+    clients: frozenset[str] = frozenset()
+    admins: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
+
+
+def digests(keys: Iterable[str]) -> frozenset[str]:
+    """Return the digests of keys. Comparing digests takes a time that tells nothing about the keys."""
+    return frozenset(hashlib.sha256(key.encode()).hexdigest() for key in keys)
+
+
+def read_keys(path: Path) -> frozenset[str]:
+    """Return the digests of the keys in a file: one key a line; empty lines and lines with # are skipped.
+
+    Raises:
+        InvalidValue: The file has no key, a key that is not printable ASCII without spaces, or is not UTF-8.
+        OSError: The file cannot be read.
+    """
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        line = data.count(b"\n", 0, fault.start) + 1
+        message = f"{path}: byte 0x{data[fault.start]:02x} in line {line} is not UTF-8; save the file as UTF-8"
+        raise InvalidValue(message) from None
+    lines = enumerate((line.strip() for line in text.splitlines()), 1)
+    keys = {number: line for number, line in lines if line and not line.startswith("#")}
+    if not keys:
+        raise InvalidValue(f"{path}: at least one key is expected, each on a line of its own")
+    for number, key in keys.items():
+        if _KEY.fullmatch(key) is None:
+            raise InvalidValue(f"{path}: the key in line {number} is not allowed: {_KEY_WORDS}")
+    return digests(keys.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +91,6 @@ class Caller:
 
     salt: str | None
     is_admin: bool
-
-
-def is_address(host: str) -> bool:
-    """Return whether a host is the number of an address, not a name. Nothing stands for no host."""
-    try:
-        return not host or bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
-
-
-def is_host(text: str) -> bool:
-    """Return whether a text is a host with or without a port, as in the header Host."""
-    return _HOST.fullmatch(text) is not None
 
 
 class Gate:
@@ -87,12 +122,23 @@ class Gate:
             await send(message)
 
         try:
-            self._check_connections(scope)
+            state = scope["app"].state.server
+            number, most = state.num_busy_connections(), self._settings.max_connections
+            if number > most and scope["path"] not in _OPEN:
+                state.metrics.rejected("too_many_connections")
+                message = f"{number} connections have requests, and the limit is {most}: try later"
+                advice = {"retry-after": "1", "connection": "close"}
+                raise ApiError(503, "too_many_connections", message, headers=advice)
             caller = scope["state"]["caller"] = self._caller(scope, headers)
             record["caller"] = caller.salt and caller.salt[:_SHOWN_DIGITS]
-            body = await self._timed_body(headers, receive)
+            body = await self._body(headers, receive)
+            unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def replay() -> Message:
+                return unread.pop() if unread else await receive()
+
             method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server sends no body for HEAD
-            await self._app({**scope, "method": method}, _replaying(body, receive), send_with_id)
+            await self._app({**scope, "method": method}, replay, send_with_id)
         except ApiError as error:
             record["error"] = error.code
             await error.response()(scope, receive, send_with_id)
@@ -103,15 +149,6 @@ class Gate:
         finally:
             record["duration_s"] = round(time.perf_counter() - started, 4)
             LOG.info(json.dumps(record))
-
-    def _check_connections(self, scope: Scope) -> None:
-        state = scope["app"].state.server
-        number, most = state.num_busy_connections(), self._settings.max_connections
-        if number > most and scope["path"] not in _OPEN:
-            state.metrics.rejected("too_many_connections")
-            message = f"{number} connections have requests, and the limit is {most}: try later"
-            headers = {"retry-after": "1", "connection": "close"}
-            raise ApiError(503, "too_many_connections", message, headers=headers)
 
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         scheme, _, key = headers.get("authorization", "").partition(" ")
@@ -140,50 +177,32 @@ class Gate:
         A page of another site could read all answers if the name of that site led here (DNS rebinding). Addresses are
         no names: another site cannot have this one.
         """
-        host = (urlsplit(f"//{given}").hostname or "") if is_host(given) else given
-        if not (host in self._hosts or host == "localhost" or host.endswith(".localhost") or is_address(host)):
+        host = (urlsplit(f"//{given}").hostname or "") if _HOST.fullmatch(given) else given
+        with suppress(ValueError):
+            if not host or ipaddress.ip_address(host):
+                return
+        if not (host in self._hosts or host == "localhost" or host.endswith(".localhost")):
             message = f"a server without keys does not answer under the name {shown(given)}; --allow-host allows it"
             raise ApiError(403, "host_not_allowed", message)
 
-    async def _timed_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        limit_s = self._settings.client_timeout_s
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        limit_s, most = self._settings.client_timeout_s, self._settings.max_body_bytes
+        length = headers.get("content-length", "0")
+        nbytes = int(length) if length.isdecimal() else 0
+        body, more = bytearray(), True
         try:
             async with asyncio.timeout(limit_s):
-                return await self._body(headers, receive)
+                while more and nbytes <= most:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ApiError(400, "disconnected", "the client left before it had sent its request")
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    nbytes = max(nbytes, len(body))
         except TimeoutError:
-            message = f"the body did not arrive within {limit_s:g} s"
-            raise ApiError(408, "client_too_slow", message, headers={"connection": "close"}) from None
-
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._settings.max_body_bytes:
-            raise self._too_large()
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ApiError(400, "disconnected", "the client left before it had sent its request")
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._settings.max_body_bytes:
-                raise self._too_large()
+            words = f"the body did not arrive within {limit_s:g} s"
+            raise ApiError(408, "client_too_slow", words, headers={"connection": "close"}) from None
+        if nbytes > most:
+            words = f"the body is larger than {size_text(most)}, the limit of this server"
+            raise ApiError(413, "body_too_large", words, headers={"connection": "close"})
         return bytes(body)
-
-    def _too_large(self) -> ApiError:
-        message = f"the body is larger than {size_text(self._settings.max_body_bytes)}, the limit of this server"
-        return ApiError(413, "body_too_large", message, headers={"connection": "close"})
-
-
-def _replaying(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives a body that was read already, and then what `receive` gives."""
-    given = False
-
-    async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay

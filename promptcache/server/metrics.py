@@ -24,13 +24,7 @@ class ServerMetrics(ServiceObserver):
     """
 
     def __init__(self, counts: Callable[[], ServiceCounts], store: Store, stats: Callable[[], EngineStats]) -> None:
-        """Create the metrics of a server.
-
-        Args:
-            counts: Returns what the service has to do.
-            store: The store of the engine.
-            stats: Returns what the engine has done in idle time.
-        """
+        """Create metrics of what the service has to do, of the engine's store, and of its work in idle time."""
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, words: str, *labels: str) -> Counter:
@@ -65,16 +59,13 @@ class ServerMetrics(ServiceObserver):
         self._whole = histogram("e2e_request_latency_seconds", "Time to the whole answer.")
 
     def admitted(self, waited_s: float) -> None:
-        """Count the time that a request waited."""
         self._queued.observe(waited_s)
 
     def stepped(self, step_s: float, num_rows: int) -> None:
-        """Count a step."""
         self._step.observe(step_s)
         self._step_rows.observe(num_rows)
 
     def step_failed(self) -> None:
-        """Count a step that failed."""
         self._step_errors.inc()
 
     def rejected(self, reason: str) -> None:
@@ -122,7 +113,6 @@ class _StoreBytes(Collector):
         self._store = store
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauge."""
         gauge = GaugeMetricFamily("promptcache_store_bytes", "Stored KV by tier.", labels=["tier"])
         for tier, nbytes in self._store.local_bytes().items():
             gauge.add_metric([str(tier)], nbytes)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 from fastapi import Request
+from starlette.types import Receive
 
 from promptcache.diagnostics import QueueFull
 from promptcache.language import MAX_STEPS, limited_solver
@@ -71,18 +71,23 @@ class WorkPool:
             self._refused("queue_full")
             message = f"{self._num_waiting} {self._words} wait, and the limit is {self._max_waiting}: try later"
             raise QueueFull(message, "queue_full")
+
+        def limited() -> _Result:
+            with limited_solver(SOLVER_STEPS):
+                return work()
+
         self._num_waiting += 1
         try:
             await self._take_thread(request)
         finally:
             self._num_waiting -= 1
         try:
-            return await run_sync(partial(_limited, work), limiter=self._threads)
+            return await run_sync(limited, limiter=self._threads)
         finally:
             self._free.release()
 
     async def _take_thread(self, request: Request) -> None:
-        leaving = asyncio.create_task(_left(request))
+        leaving = asyncio.create_task(client_left(request.receive))
         taking = asyncio.create_task(self._free.acquire())
         try:
             await asyncio.wait((leaving, taking), return_when=asyncio.FIRST_COMPLETED)
@@ -125,11 +130,7 @@ class WorkPools:
         return await (self._large_planning if is_large else self._planning).run(request, work)
 
 
-def _limited(work: Callable[[], _Result]) -> _Result:
-    with limited_solver(SOLVER_STEPS):
-        return work()
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def client_left(receive: Receive) -> None:
+    """Return once the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -50,11 +50,7 @@ _Made = TypeVar("_Made")
 
 
 async def read_body(request: Request, kind: type[_Body], make: Callable[[_Body], _Made]) -> _Made:
-    """Return what `make` makes of the body of a request; arguments and errors are those of `read_data`.
-
-    Raises:
-        ApiError: As `checked_body`.
-    """
+    """Return what `make` makes of the body of a request. Errors are those of `read_data` and `checked_body`."""
     return await read_data(request, lambda data: make(checked_body(kind, data)))
 
 
@@ -112,11 +108,7 @@ def _int(digits: str) -> int:
 
 
 async def read_text(request: Request, *media_types: str) -> str:
-    """Return the text of a body of one of these content types.
-
-    Raises:
-        ApiError: It is of another type, or not UTF-8.
-    """
+    """Return the text of a body of one of these content types, in UTF-8."""
     _media_type(request, *media_types)
     return _text(await request.body())
 
@@ -186,11 +178,7 @@ def _first_fault(value: Any, depth: int = 1) -> tuple[str, str] | None:
 
 
 def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str, kind: type[BaseModel]) -> ApiError:
-    """Return the error for the first fields with a fault. Its `param` is the first place.
-
-    Args:
-        part: The JSON path of `data`.
-        kind: The fields of `data`.
+    """Return the error for the first fields with a fault, and its place as `param`; `part` is the JSON path of `data`.
 
     A union has faults of all its members. Those deepest in the body count, and wrong values before wrong types.
     """

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from promptcache.answers import TokenLogprobs
 from promptcache.decode import Completion, Ticket
 from promptcache.decode import Request as PlannedRequest
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFull
@@ -24,7 +28,7 @@ from promptcache.planning import PromptSource
 from promptcache.server.answer import AnswerDelta, AnswerForm, AnswerRow, ServedAnswer
 from promptcache.server.bodies import GenerationBody
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
-from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
+from promptcache.server.pools import client_left
 from promptcache.server.state import ServerState
 from promptcache.structured import check_format
 
@@ -32,6 +36,12 @@ KEEP_ALIVE_S = 15.0
 """Seconds after which a stream without tokens gets an event that says nothing."""
 
 _KEEP_ALIVE = ": keep-alive\n\n"
+
+MAX_UNREAD = 512
+"""Number of tokens that the client of a stream may be behind before its request is cancelled."""
+
+RowItem: TypeAlias = int | TokenLogprobs | Completion | BaseException
+"""A generated token, the end of a row, or an error."""
 
 _TRACES = logging.getLogger("promptcache.server.errors")
 
@@ -82,17 +92,100 @@ class ServerRequest:
             yield state.service.request(prompt, reuse=self.reuse, max_new_tokens=limit, salt=salt, **self.options)
 
     def check_format(self) -> None:
-        """Refuse a format that is not supported. The event loop does not wait for this.
-
-        Raises:
-            ApiError: Names the field.
-        """
+        """Refuse a format that is not supported; the error names the field. The event loop does not wait for this."""
         output, place = self.options["output"], self.body.format_name
         try:
             if output is not None:
                 check_format(output)
         except InvalidGeneration as error:
             raise ApiError(400, "invalid_value", f"{place}: {error}", param=place) from None
+
+
+class RowEvents:
+    """What happens to the rows of one request, in order. Used in one event loop, filled by the worker thread."""
+
+    def __init__(self, timeout_s: float, max_unread: float) -> None:
+        """Create the events of a request, in the event loop that runs.
+
+        Args:
+            timeout_s: Seconds after which it ends.
+            max_unread: Number of items that may wait to be read; a request with more of them ends.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._max_unread = max_unread
+        self._items: deque[tuple[int, RowItem]] = deque()
+        self._ready = asyncio.Event()
+        self._tickets: list[Ticket] = []
+        self._watcher: asyncio.Task[None] | None = None
+        message = f"the request took longer than {timeout_s:g} s, the limit here"
+        late = ApiError(408, "request_timeout", message, headers={"x-should-retry": "false"})
+        self._deadline = self._loop.call_later(timeout_s, self._fail, late)
+        self._closed = False
+
+    def listener(self, row: int) -> Callable[[RowItem], None]:
+        """Return the listener of a row, for `Service.submit`."""
+
+        def listen(item: RowItem) -> None:
+            with suppress(RuntimeError):  # the event loop is closed: the server has ended
+                self._loop.call_soon_threadsafe(self._add, row, item)
+
+        return listen
+
+    def watch(self, tickets: list[Ticket], receive: Receive) -> None:
+        """Cancel these tickets once the client has gone."""
+
+        async def wait() -> None:
+            await client_left(receive)
+            self._watcher = None  # it must not cancel itself
+            self._fail(ClientGone())
+
+        self._tickets = tickets
+        self._watcher = self._loop.create_task(wait())
+
+    async def first(self, timeout_s: float) -> RowItem | None:
+        """Return the first item, which stays in its place; None if there is none within `timeout_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        return self._items[0][1] if self._items else None
+
+    async def next(self, timeout_s: float | None = None) -> tuple[int, RowItem]:
+        """Return the next item with its row.
+
+        Raises:
+            TimeoutError: There is none within `timeout_s`.
+        """
+        if not self._items:
+            async with asyncio.timeout(timeout_s):  # `wait_for` makes a task for each token
+                await self._ready.wait()
+        item = self._items.popleft()
+        if not self._items:
+            self._ready.clear()
+        return item
+
+    def close(self) -> None:
+        """End the request: rows that still run leave the batch."""
+        self._closed = True
+        self._deadline.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        for ticket in self._tickets:
+            ticket.cancel()
+        self._tickets.clear()  # their listeners hold this object, and each of them a compiled format
+
+    def _add(self, row: int, item: RowItem) -> None:
+        if self._closed:
+            return
+        self._items.append((row, item))
+        self._ready.set()
+        if len(self._items) > self._max_unread:
+            self._fail(ApiError(408, "client_too_slow", f"the client is {self._max_unread} tokens behind"))
+
+    def _fail(self, error: BaseException) -> None:
+        """Put an error before all other items, and cancel the rows."""
+        self._items.appendleft((0, error))
+        self._ready.set()
+        self.close()
 
 
 class EventStream(Response):
@@ -147,12 +240,7 @@ async def respond(request: Request, question: ServerRequest) -> Response:
 
 
 def planned(question: ServerRequest, state: ServerState) -> Plan:
-    """Return the plan of a request. The model does not run.
-
-    Raises:
-        ApiError: The request is refused.
-        PromptCacheError: As `respond`, for a prompt or an option that is not valid.
-    """
+    """Return the plan of a request. The model does not run. Errors are those of `respond`."""
     _check(question, state)
     question.check_format()
     (request,) = question.requests(state)
@@ -218,7 +306,13 @@ class _Responder:
                 for index, each in enumerate(rows):  # a refused row cancels those before it
                     tickets.append(service.submit_request(each, self.events.listener(index)))
             except QueueFull:
-                self._check_waiting_tokens(rows)
+                most = self._state.settings.max_waiting_tokens
+                total = sum(row.plan.num_new_tokens + row.max_new_tokens for row in rows)
+                if len(rows) > 1 and total > most:  # an idle server could not take them either: all wait at first
+                    words = f"{len(rows)} answers of {total} tokens, with their prompts,"
+                    message = f"{words} are more than {most} that may wait"
+                    param = "n" if len(question.prompts) == 1 else "prompt"
+                    raise ApiError(400, "invalid_value", message, param=param) from None
                 raise
 
         try:
@@ -226,14 +320,6 @@ class _Responder:
             self._accepted = True
         finally:
             self.events.watch(tickets, request.receive)
-
-    def _check_waiting_tokens(self, rows: Sequence[PlannedRequest]) -> None:
-        """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
-        most = self._state.settings.max_waiting_tokens
-        total = sum(row.plan.num_new_tokens + row.max_new_tokens for row in rows)
-        if len(rows) > 1 and total > most:
-            message = f"{len(rows)} answers of {total} tokens, with their prompts, are more than {most} that may wait"
-            raise ApiError(400, "invalid_value", message, param="n" if len(self._question.prompts) == 1 else "prompt")
 
     async def whole(self) -> Response:
         """Return the answer as one JSON object."""
@@ -269,23 +355,16 @@ class _Responder:
             yield form.fail(self.fail(error))
 
     def _take(self, row: AnswerRow, item: RowItem) -> list[AnswerDelta]:
-        """Take the next item of a row, and return what it adds.
-
-        Raises:
-            BaseException: The item, if it is an error.
-        """
+        """Take the next item of a row, and return what it adds. An error is raised."""
         if isinstance(item, BaseException):
             raise item
-        if not isinstance(item, Completion):
-            self._count_token(row)
-            return row.add(item) if self._reads_tokens else []
-        return row.finish_with(item)
-
-    def _count_token(self, row: AnswerRow) -> None:
+        if isinstance(item, Completion):
+            return row.finish_with(item)
         now = time.perf_counter()
         self._state.metrics.token(now - (row.last_token_at or self._started), first=row.last_token_at is None)
         row.last_token_at = now
         row.num_tokens += 1
+        return row.add(item) if self._reads_tokens else []
 
     def _count(self) -> None:
         """Count a request whose rows have all ended."""
@@ -299,13 +378,13 @@ class _Responder:
                 endpoint=self._question.endpoint,
                 seconds=seconds,
             )
-        usage, first = self._answer.usage, self._answer.rows[0]
+        (prompt, cached, generated), first = self._answer.usage, self._answer.rows[0]
         assert first.completion is not None
         self._record |= {
             "finish": first.finish,
-            "prompt_tokens": usage.num_prompt_tokens,
-            "cached_tokens": usage.num_cached_tokens,
-            "completion_tokens": usage.num_generated_tokens,
+            "prompt_tokens": prompt,
+            "cached_tokens": cached,
+            "completion_tokens": generated,
             "ttft_s": round(first.completion.timing.ttft_s, 4),
         }
         self.events.close()
@@ -325,6 +404,9 @@ class _Responder:
         """End a request without an answer."""
         self._record["finish"] = finish
         if self._accepted:
-            num_tokens = sum(row.num_generated_tokens for row in self._answer.rows)
+            num_tokens = sum(
+                row.num_tokens if row.completion is None else row.completion.usage.num_generated_tokens
+                for row in self._answer.rows  # tokens of a whole answer may come with it
+            )
             self._state.metrics.ended(finish, self._question.endpoint, len(self._answer.rows), num_tokens)
         self.events.close()

@@ -58,7 +58,6 @@ class ResponseForm(AnswerForm):
         }
 
     def begin(self) -> Iterable[str]:
-        """Return the events of a response without its output."""
         response = self._response("in_progress")
         return [self._event(f"response.{each}", response=response) for each in ("created", "in_progress")]
 
@@ -75,16 +74,13 @@ class ResponseForm(AnswerForm):
                 yield self._text_event("delta", item, delta=text)
 
     def end_row(self, index: int) -> Iterator[str]:
-        """Yield the end of the last item."""
         for item in self._row.items[-1:]:
             yield from self._end_item(item, self._status)
 
     def end(self) -> Iterator[str]:
-        """Yield the response."""
         yield self._event(f"response.{self._status}", response=self.whole())
 
     def fail(self, error: ApiError) -> str:
-        """Return the error as an event."""
         return self._event("error", code=error.code, message=error.message, param=error.param)
 
     @property

@@ -28,7 +28,7 @@ from promptcache.server.errors import ApiError
 from promptcache.server.read_body import checked_body, read_body, unsupported_type
 from promptcache.server.respond import Endpoint, ServerRequest, respond
 from promptcache.server.response_form import ResponseForm
-from promptcache.server.state import Conversation, ResponseMemory, ServerState
+from promptcache.server.state import Conversation, ServerState
 from promptcache.structured import MAX_TOOLS, OutputFormat, read_output, read_tools
 
 router = APIRouter()
@@ -172,17 +172,34 @@ async def responses(request: Request) -> Response:
 
 
 def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> ServerRequest:
-    earlier = _earlier(body.previous_response_id, state.responses, caller)
+    earlier: Conversation = ()
+    if (previous := body.previous_response_id) is not None:
+        found = state.responses.get(caller, previous)
+        if found is None:
+            message = (
+                f"there is no response '{previous}' here: it had store=false, or another key, or is older than the "
+                f"last {state.responses.max_responses} responses or the start of the server; "
+                "send the whole conversation as 'input'"
+            )
+            raise ApiError(404, "previous_response_not_found", message, param="previous_response_id")
+        earlier = found
     given = _chat_messages(body.input)
     head = {"instructions": {"role": "system", "content": body.instructions}} if body.instructions else {}
     messages = [*head.values(), *earlier, *given.values()]
     places = [*head, *(["previous_response_id"] * len(earlier)), *given]
     prompt, schema = chat_prompt(body.model, body.prompt_cache, messages, state, places)
+    tools, choice = _tools(body.tools), body.tool_choice
+    if isinstance(choice, dict):
+        if choice.get("type") != "function":
+            raise unsupported_type("tool_choice", choice.get("type"), "only 'function' is")
+        if not isinstance(choice.get("name"), str):
+            raise ApiError(400, "invalid_value", "tool_choice.name is missing", param="tool_choice.name")
+        choice = {"type": "function", "function": {"name": choice["name"]}}
     fields = {
         **{name: getattr(body, name) for name in ResponsesBody.model_fields if name in GenerationBody.model_fields},
         "max_tokens": body.max_output_tokens,
-        "tools": _tools(body.tools),
-        "tool_choice": _chat_choice(body.tool_choice),
+        "tools": tools,
+        "tool_choice": choice,
         "stream_options": None,
     }
     generation = _ResponseSettings.model_validate(fields)
@@ -194,10 +211,21 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
     def num_tokens(text: str) -> int:
         return len(state.engine.tokenizer.tokenize(text))
 
+    repeated = (
+        *("instructions", "max_output_tokens", "metadata", "previous_response_id", "store"),
+        *("temperature", "tool_choice", "tools", "top_p", "user"),
+    )
+    echo = {
+        **{name: getattr(body, name) for name in repeated},
+        "parallel_tool_calls": given_options(body, Body.ANSWER).get("parallel_tool_calls", True),
+        "reasoning": {"effort": body.reasoning.effort, "summary": None},
+        "text": {"format": body.text.format.model_dump(by_alias=True, exclude_unset=True) or {"type": "text"}},
+        "truncation": "disabled",
+    }
     return ServerRequest(
         endpoint=Endpoint.RESPONSES,
         prompts=(prompt,),
-        make_form=partial(ResponseForm, echo=_echo(body), keep=keep, num_tokens=num_tokens),
+        make_form=partial(ResponseForm, echo=echo, keep=keep, num_tokens=num_tokens),
         schema=schema,
         body=generation,
         options={
@@ -207,41 +235,6 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
             "output": body.text.format.output,
         },
     )
-
-
-def _echo(body: ResponsesBody) -> dict[str, Any]:
-    """Return the fields of a request that its response repeats."""
-    names = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "store")
-    more = ("temperature", "tool_choice", "tools", "top_p", "user")
-    return {
-        **{name: getattr(body, name) for name in (*names, *more)},
-        "parallel_tool_calls": given_options(body, Body.ANSWER).get("parallel_tool_calls", True),
-        "reasoning": {"effort": body.reasoning.effort, "summary": None},
-        "text": {"format": body.text.format.model_dump(by_alias=True, exclude_unset=True) or {"type": "text"}},
-        "truncation": "disabled",
-    }
-
-
-def _earlier(response_id: str | None, memory: ResponseMemory, caller: str | None) -> Conversation:
-    if response_id is None:
-        return ()
-    if (found := memory.get(caller, response_id)) is None:
-        message = (
-            f"there is no response '{response_id}' here: it had store=false, or another key, or is older than the last "
-            f"{memory.max_responses} responses or the start of the server; send the whole conversation as 'input'"
-        )
-        raise ApiError(404, "previous_response_not_found", message, param="previous_response_id")
-    return found
-
-
-def _chat_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
-    if isinstance(choice, str):
-        return choice
-    if choice.get("type") != "function":
-        raise unsupported_type("tool_choice", choice.get("type"), "only 'function' is")
-    if not isinstance(choice.get("name"), str):
-        raise ApiError(400, "invalid_value", "tool_choice.name is missing", param="tool_choice.name")
-    return {"type": "function", "function": {"name": choice["name"]}}
 
 
 def _tools(given: Sequence[Any]) -> list[dict[str, Any]]:
@@ -278,7 +271,10 @@ def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
 
     for index, each in enumerate(given):
         place = f"input[{index}]"
-        match _item(each, place):
+        kind = each.get("type", "message") if isinstance(each, dict) else "message"
+        if not isinstance(kind, str) or kind not in _ITEMS:
+            raise unsupported_type(place, kind, f"items of type {', '.join(map(repr, _ITEMS))} are")
+        match checked_body(_ITEMS[kind], each, place):
             case _InputMessage(role="assistant") as item:
                 turn("content", "tool_calls")["content"] = _text(item.content, f"{place}.content", "output_text")
             case _InputMessage() as item:
@@ -293,13 +289,6 @@ def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
                 content = _text(item.output, f"{place}.output", "input_text")
                 made[place] = {"role": "tool", "tool_call_id": item.call_id, "content": content}
     return made
-
-
-def _item(item: Any, place: str) -> _InputItem:
-    kind = item.get("type", "message") if isinstance(item, dict) else "message"
-    if not isinstance(kind, str) or kind not in _ITEMS:
-        raise unsupported_type(place, kind, f"items of type {', '.join(map(repr, _ITEMS))} are")
-    return checked_body(_ITEMS[kind], item, place)
 
 
 def _text(content: str | Sequence[Any], place: str, kind: str) -> str:

@@ -1,20 +1,43 @@
-"""A uvicorn server that drains on SIGTERM: it refuses new requests, finishes running ones, and ends."""
+"""The uvicorn server: limits of its connections, and its end.
+
+Slow clients lose their connections, the oldest that wait make room for new ones, and malformed requests get an error. A
+connection *waits* until a whole request has arrived on it: it is silent, idle after an answer, or in the middle of a
+request. It is *busy* from then until its answer is complete.
+
+On SIGTERM the server drains: it refuses new requests, finishes running ones, and ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from promptcache.server.connections import ConnectionLimit, limited_protocol
+from promptcache.diagnostics import InvalidValue
+from promptcache.server.errors import ApiError
+from promptcache.server.gate import LOG
+from promptcache.server.log import now
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
+
+if sys.platform != "win32":
+    import resource
+
+_OTHER_FILES = 256
+"""Files that a process needs beside its connections: listening sockets, the store, the log, libraries."""
+
+_MAX_FILES = 65_536
+"""The soft limit of open files is not raised above this: some programs walk through all possible files."""
 
 _LAST_BYTES_S = 5
 """Seconds that connections have to take their last bytes after the drain."""
@@ -34,6 +57,105 @@ _BACKLOG = 2048
 """New connections that may wait in the kernel."""
 
 
+class ConnectionLimit:
+    """The connections of one server. Above the limit those that have waited for the longest time are closed.
+
+    Attributes:
+        max_open: The largest number of open connections.
+        busy: Those whose request is being answered.
+    """
+
+    def __init__(self, max_connections: int) -> None:
+        self._max = max_connections
+        self._min_waiting = max(1, max_connections // 8)  # so that `/health` can be asked while all others are busy
+        self._waiting: dict[H11Protocol, None] = {}  # the oldest first
+        self.max_open = self._max + self._min_waiting
+        self.busy: set[H11Protocol] = set()
+
+    def wait(self, connection: H11Protocol) -> None:
+        """Note that a connection waits for a request from now on, and close the oldest that are too many."""
+        self.remove(connection)
+        self._waiting[connection] = None
+        while len(self._waiting) > max(self._min_waiting, self._max - len(self.busy)):
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()  # nothing is lost, unless the client does not read its last answer
+
+    def answer(self, connection: H11Protocol) -> None:
+        """Note that the request of a connection has arrived."""
+        self.remove(connection)
+        self.busy.add(connection)
+
+    def remove(self, connection: H11Protocol) -> None:
+        """Forget a connection."""
+        self._waiting.pop(connection, None)
+        self.busy.discard(connection)
+
+
+class LimitedProtocol(H11Protocol):
+    """uvicorn's protocol of HTTP with limits.
+
+    A connection is closed if the head of a request does not arrive within `timeout_s` seconds, or if nothing can be
+    written for as long because the client does not read. The time of an answer is not limited here. A request that is
+    not HTTP gets an error object.
+    """
+
+    timeout_s: float
+    limit: ConnectionLimit
+    _head: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._head = self.loop.call_later(self.timeout_s, transport.abort)
+        self.limit.wait(self)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.transport.is_closing():
+            return
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if not is_answered and not self.cycle.more_body:
+            self.limit.answer(self)
+        if self.conn.their_state is h11.IDLE or (is_answered and self.conn.their_state is h11.SEND_BODY):
+            self._head = self._head or self.loop.call_later(self.timeout_s, self.transport.abort)
+        else:
+            _cancel(self._head)
+            self._head = None
+
+    def on_response_complete(self) -> None:
+        self.limit.wait(self)  # first: uvicorn goes on with the next request, if that has arrived
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(self.timeout_s, self.transport.abort)  # the client may never read its last answer
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # otherwise it has its answer
+            error = ApiError(400, "invalid_http", "the request is not valid HTTP")
+            LOG.info(json.dumps({"time": now(), "caller": None, "status": error.status, "error": error.code}))
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            head = h11.Response(status_code=error.status, headers=headers, reason=b"Bad Request")
+            for event in (head, h11.Data(data=json.dumps(error.body).encode()), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._unread)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.limit.remove(self)
+        _cancel(self._head)
+        _cancel(self._unread)
+        super().connection_lost(exc)
+
+
 class DrainingServer(uvicorn.Server):
     """Ends when nothing runs any more, and when the worker is dead. A second signal ends it at once.
 
@@ -42,29 +164,21 @@ class DrainingServer(uvicorn.Server):
         worker_died: Whether it has ended because the thread that runs the model has.
     """
 
-    def __init__(
-        self,
-        app: FastAPI,
-        started: Callable[[str], None],
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-    ) -> None:
-        """Create a server.
-
-        Args:
-            host: Address to listen on.
-            port: 0 takes a free one.
-            started: Called with the URL once the server listens.
-        """
+    def __init__(self, app: FastAPI, started: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Create a server; arguments are those of `serve`."""
         settings: ServerSettings = app.state.settings
-        self._limit = ConnectionLimit(settings.max_connections)
+        self._limit = connections = ConnectionLimit(settings.max_connections)
+
+        class Limited(LimitedProtocol):
+            timeout_s = settings.client_timeout_s
+            limit = connections
+
         super().__init__(
             uvicorn.Config(
                 app,
                 host=host,
                 port=port,
-                http=limited_protocol(settings.client_timeout_s, self._limit),
+                http=Limited,
                 log_config=None,
                 log_level="error",  # its warnings are about requests, and not in JSON
                 access_log=False,
@@ -89,10 +203,10 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self.started:
             state: ServerState = self._app.state.server
-            state.num_busy_connections = lambda: self._limit.num_busy
-            for server in self.servers:
-                for listening in server.sockets:
-                    _set_backlog(listening.fileno(), _BACKLOG)
+            state.num_busy_connections = lambda: len(self._limit.busy)
+            for listening in (each for server in self.servers for each in server.sockets):
+                with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                    same.listen(_BACKLOG)  # asyncio accepts as many at once as it was given
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
@@ -116,24 +230,20 @@ class DrainingServer(uvicorn.Server):
             super().handle_exit(sig, frame)
         elif not self._is_draining:
             self._is_draining = True
-            self._loop.call_soon_threadsafe(self._begin_drain)
+            self._loop.call_soon_threadsafe(self._drain, self._app.state.settings.drain_s)
         else:
             super().handle_exit(sig, frame)
-            self._loop.call_soon_threadsafe(self._end_at_once)
+            self._loop.call_soon_threadsafe(self._drain, 0)
+            self._loop.call_soon_threadsafe(self._loop.call_later, _SECOND_SIGNAL_S, self._force_exit)
 
-    def _begin_drain(self) -> None:
-        state: ServerState = self._app.state.server
-        self._tasks.add(asyncio.create_task(self._finish(state, state.settings.drain_s)))
+    def _drain(self, drain_s: float) -> None:
+        async def finish() -> None:
+            try:
+                await self._app.state.server.drain(drain_s)  # what has not ended gets an error, with open connections
+            finally:
+                self.should_exit = True
 
-    def _end_at_once(self) -> None:
-        self._tasks.add(asyncio.create_task(self._finish(self._app.state.server, 0)))
-        asyncio.get_running_loop().call_later(_SECOND_SIGNAL_S, self._force_exit)
-
-    async def _finish(self, state: ServerState, drain_s: float) -> None:
-        try:
-            await state.drain(drain_s)  # what has not ended gets an error, while connections are open
-        finally:
-            self.should_exit = True
+        self._tasks.add(asyncio.create_task(finish()))
 
     def _force_exit(self) -> None:
         """End without waiting for requests whose threads go on, or for the end of the application."""
@@ -145,19 +255,29 @@ class DrainingServer(uvicorn.Server):
             connection.transport.abort()
 
 
-def _set_backlog(fileno: int, backlog: int) -> None:
-    """Set the number of connections that wait in the kernel. asyncio accepts as many at once as it was given."""
-    with socket.socket(fileno=os.dup(fileno)) as same:
-        same.listen(backlog)
+def raise_file_limit(max_connections: int) -> None:
+    """Raise the soft limit of open files of this process, so that all connections fit.
+
+    Raises:
+        InvalidValue: The hard limit is too low.
+    """
+    if sys.platform == "win32":
+        return
+    needed = ConnectionLimit(max_connections).max_open + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return
+    most = max(_MAX_FILES, needed)
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if wanted < needed:
+        raise InvalidValue(
+            f"{max_connections} connections need {needed} open files, and this process may have {wanted} (ulimit -Hn)"
+        )
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def serve(
-    app: FastAPI,
-    *,
-    host: str,
-    port: int,
-    started: Callable[[str], None],
-) -> bool:
+def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> bool:
     """Serve an application until SIGTERM or SIGINT, or until the thread that runs the model has ended.
 
     Args:
@@ -173,3 +293,8 @@ def serve(
     gc.freeze()  # a collection of all objects of torch, transformers and the schemas would stop all requests
     server.run()
     return not server.worker_died
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

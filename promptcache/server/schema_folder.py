@@ -6,7 +6,7 @@ A schema has one file, whose name is made from its name. Servers may share a fol
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import InvalidValue, PromptCacheError, SchemaError
-from promptcache.language import Schema, parse_schema, read_document
+from promptcache.engine import Engine
+from promptcache.language import parse_schema, read_document
 
 _SHOWN_CHARACTERS = 100  # of a name, in the name of its file
 
@@ -40,8 +41,8 @@ class SchemaFolder:
     def __contains__(self, name: str) -> bool:
         return self._file(name).exists()
 
-    def read(self, add: Callable[[Schema], object], remove: Callable[[str], object]) -> Iterator[str]:
-        """Call `add` with each schema that is new or has changed since the last call, `remove` with each that has gone.
+    def read(self, engine: Engine) -> Iterator[str]:
+        """Add each schema that is new or has changed since the last call to an engine, and remove each that has gone.
 
         Yields:
             What is wrong with files that cannot be read, or whose schemas cannot be added.
@@ -57,15 +58,16 @@ class SchemaFolder:
             }
         for path in self._read.keys() - found.keys():
             del self._read[path]
-            if (name := self._names.pop(path, None)) is not None:
-                remove(name)
+            name = self._names.pop(path, None)
+            if name is not None and name in engine.schemas:
+                engine.remove_schema(name)
         for path in sorted(each for each in found if found[each] != self._read.get(each)):
             self._read[path] = found[path]
             try:
                 schema = parse_schema(read_document(path, SchemaError))
                 if path != self._file(schema.name):
                     raise InvalidValue(f"the file of the schema '{schema.name}' is {self._file(schema.name).name}")
-                add(schema)
+                engine.add_schema(schema)
                 self._names[path] = schema.name
             except PromptCacheError as error:
                 yield f"{path}: {error}"
@@ -85,11 +87,7 @@ class SchemaFolder:
         self._read[path], self._names[path] = _stamp(path.stat()), name
 
     def remove(self, name: str) -> None:
-        """Remove the file of a schema, if there is one.
-
-        Raises:
-            OSError: The file cannot be removed.
-        """
+        """Remove the file of a schema, if there is one."""
         path = self._file(name)
         path.unlink(missing_ok=True)
         self._read.pop(path, None)

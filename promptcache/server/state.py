@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from asyncio import to_thread
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from promptcache.diagnostics import ServiceClosed
 from promptcache.engine import Engine
-from promptcache.language import CheckedSchema, Schema
 from promptcache.locks import new_lock
 from promptcache.server.errors import ApiError
 from promptcache.server.metrics import ServerMetrics
@@ -19,6 +18,8 @@ from promptcache.server.pools import WorkPools
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.session import WarmReport
 from promptcache.settings import ServerSettings
+
+_LOG = logging.getLogger("promptcache.server.errors")
 
 _REASONS = {
     "starting": "the server is starting: it encodes its schemas",
@@ -91,45 +92,19 @@ class ServerState:
         self.pools = WorkPools(settings.max_waiting, self.metrics.rejected)
         self.service = engine.service(settings, observer=self.metrics)
 
-    def put_schema(self, schema: Schema, document: str) -> CheckedSchema:
-        """Add or replace a schema, and keep its document in the folder.
-
-        Raises:
-            SchemaError: The model cannot take the schema. Nothing is changed.
-            OSError: The file cannot be written.
-        """
-        folder = self.schema_folder
-        with self.changing, nullcontext() if folder is None else folder.writing(schema.name, document):
-            return self.engine.add_schema(schema)
-
-    def delete_schema(self, name: str) -> None:
-        """Remove a schema, and its document in the folder.
-
-        Raises:
-            UnknownSchema: There is no such schema.
-            OSError: The file cannot be removed.
-        """
-        with self.changing:
-            if self.schema_folder is not None:
-                self.schema_folder.remove(name)
-            self.engine.remove_schema(name)
-
-    def read_folder(self) -> Iterator[str]:
+    def read_folder(self) -> None:
         """Add what is new in the folder of schemas, in the place of others of their names, and remove what has gone.
 
-        Yields:
-            The faults of its files.
-
-        Raises:
-            OSError: The folder cannot be read. Nothing is changed.
+        Faults of its files are logged. If the folder cannot be read, nothing is changed.
         """
-        if self.schema_folder is not None:
+        if self.schema_folder is None:
+            return
+        try:
             with self.changing:
-                yield from self.schema_folder.read(self.engine.add_schema, self._remove)
-
-    def _remove(self, name: str) -> None:
-        if name in self.engine.schemas:
-            self.engine.remove_schema(name)
+                for fault in self.schema_folder.read(self.engine):
+                    _LOG.error("a schema is left out: %s", fault)
+        except OSError as error:
+            _LOG.error("the folder of schemas: %s; all schemas stay as they are", error)
 
     def warm(self, schema: str | None = None, *, members: bool = False, pairs: bool = False) -> Sequence[WarmReport]:
         """Encode the modules of a schema, or of all. This ends between two encodings once the server is about to end.
@@ -160,11 +135,7 @@ class ServerState:
         return "starting" if self.warming else None
 
     def check_ready(self) -> None:
-        """Refuse a request while the server cannot answer it.
-
-        Raises:
-            ServiceClosed: It cannot, with the reason.
-        """
+        """Raise a `ServiceClosed` with the reason while the server cannot answer requests."""
         if reason := self.reason:
             self.metrics.rejected(reason)
             raise ServiceClosed(_REASONS[reason], reason)

@@ -29,7 +29,7 @@ from promptcache import Engine
 from promptcache.retrieval import tool_member
 from promptcache.rows.batch import Batch
 from promptcache.server import ApiKeys, ServerSettings, create_app
-from promptcache.server.keys import digests
+from promptcache.server.gate import digests
 from promptcache.server.run import DrainingServer
 from promptcache.server.state import ServerState
 from tests.engine.calling import HERMES, TOOLS, engine_of

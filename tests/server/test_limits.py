@@ -16,9 +16,8 @@ from fastapi.routing import APIRoute
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
 from promptcache.kv import StoreConfig, open_store
-from promptcache.server import ApiKeys, read_keys
-from promptcache.server.connections import raise_file_limit
-from promptcache.server.keys import digests
+from promptcache.server import ApiKeys, raise_file_limit, read_keys
+from promptcache.server.gate import digests
 from tests.server.conftest import CHAT, CHATS, KEYS, ScriptedService, Served, in_process, scripted, wait_until
 
 

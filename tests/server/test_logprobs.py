@@ -9,8 +9,8 @@ import pytest
 
 from promptcache import Engine, Prompt
 from promptcache.answers import TokenLogprobs
-from promptcache.server.answer import AnswerRow
-from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
+from promptcache.server.answer import AnswerLogprobs, AnswerRow, AnswerToken
+from promptcache.server.chat_form import chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
 from tests.server.conftest import QUESTION, Served

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from promptcache.server import ApiKeys, create_app
-from promptcache.server.keys import digests
+from promptcache.server.gate import digests
 from tests.server.conftest import XML, Served, engine_with, running
 
 SECRET = "The password is swordfish."

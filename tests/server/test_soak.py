@@ -22,7 +22,7 @@ import pytest
 from promptcache import Engine, Prompt
 from promptcache.kv import StoreConfig
 from promptcache.server import ApiKeys, ServerSettings, create_app
-from promptcache.server.keys import digests
+from promptcache.server.gate import digests
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.server.conftest import CHATS, Served, choices, events, running, wait_until
