@@ -4,12 +4,10 @@ This room works on tensors and positions. It does not use models, transformers, 
 """
 
 from promptcache.attention.backend import AttentionCall, AttentionSpec, Kernels, PreparedAttention, asked_kernels
-from promptcache.attention.fixed_step import FixedStep
 from promptcache.attention.pass_attention import (
     PassAttention,
     has_kernels,
     register_backend,
-    token_store,
     unregister_backend,
     uses_kernels,
 )
@@ -23,7 +21,7 @@ from promptcache.attention.pass_tokens import (
     padded_positions,
 )
 from promptcache.attention.transfer import to_device, write_to_device
-from promptcache.attention.triton_backend import TokenStore, TritonBackend, kernel_faults, kernel_versions
+from promptcache.attention.triton_backend import FixedStep, TokenStore, TritonBackend, kernel_faults, kernel_versions
 
 __all__ = [
     "AttentionCall",
@@ -47,7 +45,6 @@ __all__ = [
     "padded_positions",
     "register_backend",
     "to_device",
-    "token_store",
     "unregister_backend",
     "uses_kernels",
     "write_to_device",

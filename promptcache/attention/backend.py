@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from promptcache.attention.grouped_queries import GroupedQueries
 from promptcache.attention.pass_tokens import PassTokens
 from promptcache.diagnostics import InvalidValue, one_of
 
@@ -67,14 +66,18 @@ class AttentionSpec:
     """Properties that all layers of one forward pass share.
 
     Attributes:
-        queries: Number of tokens and heads.
+        num_tokens: T.
+        num_kv_heads: Hkv.
+        num_groups: G, the number of query heads for each key head.
         head_dim: D, the size of the query or key of one head.
         dtype: The dtype of queries, keys and values.
         device: The device of all tensors.
         softcap: As in `AttentionCall`.
     """
 
-    queries: GroupedQueries
+    num_tokens: int
+    num_kv_heads: int
+    num_groups: int
     head_dim: int
     dtype: torch.dtype
     device: torch.device
@@ -83,12 +86,15 @@ class AttentionSpec:
     @staticmethod
     def of(call: AttentionCall) -> AttentionSpec:
         """Return the properties of the forward pass of a call."""
-        query = call.query
+        _, heads, num_tokens, width = call.query.shape
+        num_kv_heads = call.keys.shape[1]
         return AttentionSpec(
-            queries=GroupedQueries.of(query, call.keys.shape[1]),
-            head_dim=query.shape[-1],
-            dtype=query.dtype,
-            device=query.device,
+            num_tokens=num_tokens,
+            num_kv_heads=num_kv_heads,
+            num_groups=heads // num_kv_heads,
+            head_dim=width,
+            dtype=call.query.dtype,
+            device=call.query.device,
             softcap=call.softcap,
         )
 

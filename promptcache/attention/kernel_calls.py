@@ -3,26 +3,35 @@
 A kernel computes attention over one set of keys and returns the log-sum-exp of the scores. All backends with such a
 kernel share these calls. Own KV is attended to in calls of two kinds: one for all rows with a single new token whose
 tails share a slab, and one for each row with several.
+
+Query heads and tokens that share keys are one long query, `[1, Hkv, M, D]` with M = T * G in this order, so the last
+tokens are the last grouped queries. Keys are read once for all of them and never repeated.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 
 from promptcache.attention.backend import AttentionCall, AttentionSpec
-from promptcache.attention.grouped_queries import GroupedQueries
-from promptcache.attention.merge import PartialAttention, TokensOfSets, merge
-from promptcache.attention.pass_tokens import KVView, PassTokens, RowChunk, SegmentMask, TailGroup
+from promptcache.attention.pass_tokens import PassTokens, RowChunk, TailGroup
 from promptcache.attention.transfer import to_device
 from promptcache.kv import LayerViews
 
 _MAX_TOKENS_AT_ONCE = 512
 """Approximate number of tokens of kernel calls that are merged together. More would take much memory."""
+
+_MAX_NUMBERS_AT_ONCE = 1 << 20
+_MAX_NUMBERS_ON_GPUS = 1 << 24
+"""Partial outputs with at most this many numbers in total are weighted together; larger ones one by one, to save
+memory. On a GPU each operation costs more than the memory, 64 MiB.
+"""
 
 
 class KernelBackend(ABC):
@@ -57,176 +66,235 @@ class KernelBackend(ABC):
             causal: Query i attends to keys 0..i only, with T == S and no mask.
         """
 
-    @abstractmethod
     def prepare_mask(self, mask: torch.Tensor, spec: AttentionSpec) -> Any:
         """Return a mask, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, in the form for `attend`, once for all layers.
+
+        The default is the mask on the device.
 
         Args:
             mask: On the host.
         """
+        return to_device(mask, spec.device)
 
     def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> KernelAttention:
         """Prepare the kernel calls of one pass."""
         return KernelAttention(tokens, window, spec, self)
 
 
-class _AllTokens(NamedTuple):
-    """A kernel call in which all tokens attend from `first_query` on, with its prepared mask."""
-
-    views: LayerViews
-    first_query: int
-    mask: Any
-
-
-class _SomeTokens(NamedTuple):
+class SomeTokens(NamedTuple):
     """Kernel calls in which some tokens attend, to be merged together.
 
     Attributes:
         calls: The keys of each call, with its prepared mask.
         sizes: The number of tokens of each call.
-        tokens: The tokens of all calls.
+        tokens: `[E]`, the tokens of the first call, then those of the second, and so on.
+        places: `[E]`, n * T + token for the n-th call of a token, counted from 0. All are different.
+        num_places: T times the largest number of calls of a token.
     """
 
-    calls: tuple[tuple[LayerViews, Any], ...]
-    sizes: tuple[int, ...]
-    tokens: TokensOfSets
+    calls: Sequence[tuple[LayerViews, Any]]
+    sizes: Sequence[int]
+    tokens: torch.Tensor
+    places: torch.Tensor
+    num_places: int
 
 
-class _Stored(NamedTuple):
-    """The kernel calls over stored KV."""
+class PartialAttention(NamedTuple):
+    """Attention of the last M' grouped queries over one set of keys, or of some tokens over sets of their own.
 
-    all_tokens: tuple[_AllTokens, ...]
-    some_tokens: tuple[_SomeTokens, ...]
+    Attributes:
+        out: `[1, Hkv, M', D]`.
+        lse: `[1, Hkv, M']`, the log-sum-exp of the scores.
+        some: Some tokens: M' = E * G. None means the last queries.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    some: SomeTokens | None = None
+
+
+_StoredCalls: TypeAlias = tuple[list[tuple[LayerViews, int, Any]], list[SomeTokens]]
+"""Keys, the first token that attends and a prepared mask of calls in which all tokens from it on attend; the others."""
 
 
 class KernelAttention:
     """Attention of one pass by kernel calls, the same in every layer with one window."""
 
     def __init__(self, tokens: PassTokens, window: int | None, spec: AttentionSpec, backend: KernelBackend) -> None:
-        self._backend, self._spec, self._queries = backend, spec, spec.queries
-        key = tokens.kept_key(window)
-        stored = None if key is None else tokens.kept.get(key)
-        if stored is None:
-            seen = tokens.stored(window)
-            if tokens.is_chunk and (backend.groups_heads or not seen):
-                self._queries = spec.queries.by_head()  # nothing is copied
-            stored = self._prepared_calls(seen, tokens.device)
-        if key is not None:
-            tokens.kept[key] = stored
-        self._stored: _Stored = stored
-        self._chunks = [(each, self._prepared_mask(tokens.chunk_mask(each, window))) for each in tokens.chunks]
-        self._tails = [
-            (each, self._prepared_mask(self._by_group(tokens.tail_mask(each, window))), _some(each, tokens.device))
-            for each in tokens.groups
-        ]
+        self._backend, self._spec = backend, spec
+        # Without a window, single tokens attend to whole segments, so later steps of the same rows make the same calls.
+        key = tokens.attending().tobytes() if window is None and not tokens.chunks else None
+        found: _StoredCalls | None = None if key is None else tokens.kept.get(key)
+        if found is None:
+            found = self._calls_over_stored(tokens, window)
+            if key is not None:
+                tokens.kept[key] = found
+        self._of_all_tokens, self._of_some_tokens = found
+        self._chunks = list[tuple[RowChunk, Any]]()
+        for chunk in tokens.chunks:
+            mask = tokens.chunk_mask(chunk, window)
+            self._chunks.append((chunk, None if mask is None else backend.prepare_mask(mask, spec)))
+        self._tails = list[tuple[TailGroup, Any, torch.Tensor | None]]()
+        for group in tokens.groups:
+            mask = tokens.tail_mask(group, window)
+            if mask is not None:
+                mask = backend.prepare_mask(mask.expand(-1, -1, spec.num_groups, -1), spec)
+            is_all = len(group.indices) == len(group.views[0][0])
+            used = None if is_all else to_device(torch.tensor(group.indices), tokens.device)
+            self._tails.append((group, mask, used))
+
+    def _calls_over_stored(self, tokens: PassTokens, window: int | None) -> _StoredCalls:
+        """Return a call for each segment: those in which all tokens attend from a first one on, and the others.
+
+        The others are in groups of limited size.
+        """
+        num_tokens, is_one_row = len(tokens.positions), len(tokens.chunks) == 1 and not tokens.groups
+        seen = [*tokens.seen(window)]
+        if is_one_row and (self._backend.groups_heads or not seen):  # nothing is copied if each head is a group
+            heads = self._spec.num_kv_heads * self._spec.num_groups
+            self._spec = replace(self._spec, num_kv_heads=heads, num_groups=1)
+        of_all, of_some = list[tuple[LayerViews, int, Any]](), list[tuple[LayerViews, Any, Any]]()
+        for view, users, start, is_cut in seen:
+            mask = None
+            if is_cut and window is not None:
+                inside = tokens.positions[users][:, None] - view.position_array()[start:] < window  # [T', S]
+                if not inside.all():
+                    grouped = torch.from_numpy(inside)[:, None].expand(-1, self._spec.num_groups, -1)
+                    mask = self._backend.prepare_mask(grouped.flatten(0, 1), self._spec)
+            # The last tokens of a row are the end of its queries, which needs no copy.
+            first = int(users[0]) if is_one_row else 0
+            if len(users) == num_tokens - first:
+                of_all.append((view.layers(start), first, mask))
+            else:
+                of_some.append((view.layers(start), users, mask))
+        ends = accumulate(len(users) for _, users, _ in of_some)
+        groups = list[SomeTokens]()
+        for _, group in groupby(zip(of_some, ends, strict=True), key=lambda each: each[1] // _MAX_TOKENS_AT_ONCE):
+            calls = [call for call, _ in group]
+            sets, places = [users for _, users, _ in calls], []
+            num_calls = np.zeros(num_tokens, dtype=np.intp)  # of each token
+            for users in sets:
+                places.append(num_calls[users] * num_tokens + users)
+                num_calls[users] += 1
+            flat, flat_places = (
+                to_device(torch.from_numpy(np.concatenate(each)), tokens.device) for each in (sets, places)
+            )
+            views = [(views, mask) for views, _, mask in calls]
+            groups.append(SomeTokens(views, [*map(len, sets)], flat, flat_places, int(num_calls.max()) * num_tokens))
+        return of_all, groups
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[1, T, Hq, D]`."""
-        queries = self._queries
-        grouped = queries.group(call.query)
-        own = [
-            *(self._attend_tails(call, layer, group, mask, some) for group, mask, some in self._tails),
-            *(self._attend_chunk(call, chunk, mask) for chunk, mask in self._chunks),
-        ]
-        out, lse = own[0] if len(own) == 1 else (torch.cat(parts, dim=2) for parts in zip(*own, strict=True))
-        partials = [PartialAttention(out, lse), *self._attend_stored(grouped, layer, call)]
-        return queries.ungroup(merge(partials, queries, call.sinks))
+        spec, attend = self._spec, self._backend.attend
+        heads, groups = spec.num_kv_heads, spec.num_groups
+        own = [self._attend_tails(call, layer, *each) for each in self._tails]
+        for chunk, mask in self._chunks:
+            query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in call[:3])
+            out, lse = attend(query, keys, values, call, mask, mask is None)
+            own.append((_grouped(out, heads), _grouped(lse[..., None], heads)[..., 0]))
+        partials = [PartialAttention(*(own[0] if len(own) == 1 else _joined(own)))]
+        grouped = _grouped(call.query, heads)
+        for views, first, mask in self._of_all_tokens:
+            chosen = grouped[:, :, first * groups :] if first else grouped
+            partials.append(PartialAttention(*attend(chosen, *views[layer], call, mask, False)))
+        for some in self._of_some_tokens:
+            by_token = grouped.view(1, heads, spec.num_tokens, groups, -1)
+            queries = by_token.index_select(2, some.tokens).split_with_sizes(some.sizes, dim=2)  # [1, Hkv, E, G, D]
+            results = [
+                attend(query.flatten(2, 3), *views[layer], call, mask, False)
+                for query, (views, mask) in zip(queries, some.calls, strict=True)
+            ]
+            partials.append(PartialAttention(*(results[0] if len(results) == 1 else _joined(results)), some))
+        merged = merge(partials, spec, call.sinks)
+        if spec.num_tokens == 1:
+            return merged.reshape(1, 1, heads * groups, -1)
+        by_head = merged.reshape(heads, spec.num_tokens, groups, -1).transpose(0, 1)
+        return by_head.reshape(1, spec.num_tokens, heads * groups, -1)
 
     def _attend_tails(
-        self, call: AttentionCall, layer: int, group: TailGroup, mask: Any, some: torch.Tensor | None
+        self, call: AttentionCall, layer: int, group: TailGroup, mask: Any, used: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend from one token of each row to its tail; heads of a group are queries over the same keys."""
-        keys, values = group.views.by_layer[layer]  # [R, Hkv, S, D]
-        heads, groups = self._queries.num_kv_heads, self._queries.num_groups
+        keys, values = group.views[layer]  # [R, Hkv, S, D]
         chosen = call.query[0, :, group.start : group.stop]
-        rows = chosen.reshape(heads, groups, *chosen.shape[1:]).permute(2, 0, 1, 3)
-        if some is not None:
-            rows = rows.new_zeros((len(keys), *rows.shape[1:])).index_copy_(0, some, rows)
-        out, lse = self._attend(rows, keys, values, call, mask)  # [R, Hkv, G, D]
-        if some is not None:
-            out, lse = out.index_select(0, some), lse.index_select(0, some)
+        by_row = chosen.reshape(self._spec.num_kv_heads, self._spec.num_groups, *chosen.shape[1:]).permute(2, 0, 1, 3)
+        if used is not None:
+            by_row = by_row.new_zeros((len(keys), *by_row.shape[1:])).index_copy_(0, used, by_row)
+        out, lse = self._backend.attend(by_row, keys, values, call, mask, False)  # [R, Hkv, G, D]
+        if used is not None:
+            out, lse = out.index_select(0, used), lse.index_select(0, used)
         return out.transpose(0, 1).flatten(1, 2)[None], lse.transpose(0, 1).flatten(1, 2)[None]
 
-    def _attend_chunk(self, call: AttentionCall, chunk: RowChunk, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend among the new tokens of one row."""
-        query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in call[:3])
-        out, lse = self._attend(query, keys, values, call, mask, causal=mask is None)
-        queries = GroupedQueries.of(query, self._queries.num_kv_heads)
-        return queries.group(out), queries.group_lse(lse)
 
-    def _attend_stored(self, grouped: torch.Tensor, layer: int, call: AttentionCall) -> Iterator[PartialAttention]:
-        """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all tokens first."""
-        for views, first_query, mask in self._stored.all_tokens:
-            keys, values = views.by_layer[layer]
-            chosen = grouped[:, :, first_query * self._queries.num_groups :] if first_query else grouped
-            yield PartialAttention(*self._attend(chosen, keys, values, call, mask))
-        for some in self._stored.some_tokens:
-            yield self._attend_some_tokens(grouped, layer, some, call)
-
-    def _attend_some_tokens(
-        self, grouped: torch.Tensor, layer: int, some: _SomeTokens, call: AttentionCall
-    ) -> PartialAttention:
-        """Attend from some tokens to keys that they share."""
-        chosen = self._queries.by_token(grouped).index_select(2, some.tokens.tokens)  # [1, Hkv, E, G, D]
-        results = [
-            self._attend(query.flatten(2, 3), *views.by_layer[layer], call, mask)
-            for query, (views, mask) in zip(chosen.split_with_sizes(some.sizes, dim=2), some.calls, strict=True)
-        ]
-        out, lse = results[0] if len(results) == 1 else (torch.cat(each, dim=2) for each in zip(*results, strict=True))
-        return PartialAttention(out, lse, some.tokens)
-
-    def _attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        call: AttentionCall,
-        mask: Any,
-        causal: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert min(keys.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
-        assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
-        return self._backend.attend(query, keys, values, call, mask, causal)
-
-    def _prepared_calls(self, seen: Sequence[tuple[KVView, SegmentMask]], device: torch.device) -> _Stored:
-        """Return a call for each segment; those in which some tokens attend are in groups of limited size."""
-        all_tokens, some = list[_AllTokens](), list[tuple[LayerViews, SegmentMask]]()
-        for segment, mask in seen:
-            views = segment.layers(mask.start, mask.stop)
-            if mask.tokens is None:
-                all_tokens.append(_AllTokens(views, mask.first_query, self._grouped_mask(mask)))
-            else:
-                some.append((views, mask))
-        ends = accumulate(len(_tokens(mask)) for _, mask in some)
-        found = []
-        for _, group in groupby(zip(some, ends, strict=True), key=lambda each: each[1] // _MAX_TOKENS_AT_ONCE):
-            chosen = [each for each, _ in group]
-            sets = [_tokens(mask) for _, mask in chosen]
-            found.append(
-                _SomeTokens(
-                    tuple((views, self._grouped_mask(mask)) for views, mask in chosen),
-                    tuple(map(len, sets)),
-                    TokensOfSets.of(sets, self._queries.num_tokens, device),
-                )
-            )
-        return _Stored(tuple(all_tokens), tuple(found))
-
-    def _grouped_mask(self, mask: SegmentMask) -> Any:
-        return self._prepared_mask(None if mask.mask is None else self._queries.group_mask(mask.mask))
-
-    def _prepared_mask(self, mask: torch.Tensor | None) -> Any:
-        return None if mask is None else self._backend.prepare_mask(mask, self._spec)
-
-    def _by_group(self, mask: torch.Tensor | None) -> torch.Tensor | None:
-        return None if mask is None else mask.expand(-1, -1, self._queries.num_groups, -1)
+def _grouped(states: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Return `[1, Hq, T, D]` as `[1, Hkv, M, D]`; a view for a single token, and for groups of one head."""
+    _, heads, num_tokens, width = states.shape
+    if num_tokens == 1 or heads == num_kv_heads:
+        return states.reshape(1, num_kv_heads, -1, width)
+    split = states.reshape(num_kv_heads, heads // num_kv_heads, num_tokens, width)
+    return split.transpose(1, 2).reshape(1, num_kv_heads, -1, width)
 
 
-def _tokens(mask: SegmentMask) -> Any:
-    assert mask.tokens is not None, "some tokens attend"
-    return mask.tokens
+def _joined(results: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return outputs and log-sum-exps of queries, those of the first result first."""
+    out, lse = (torch.cat(each, dim=2) for each in zip(*results, strict=True))
+    return out, lse
 
 
-def _some(group: TailGroup, device: torch.device) -> torch.Tensor | None:
-    """Return the indices of the tails in use, or None if all are."""
-    is_all = len(group.indices) == len(group.views.by_layer[0][0])
-    return None if is_all else to_device(torch.tensor(group.indices), device)
+def merge(partials: Sequence[PartialAttention], spec: AttentionSpec, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    """Merge attentions over disjoint sets of keys by the log-sum-exp of their scores. The result is exact.
+
+    Args:
+        partials: The first one has all queries. Each query attends to a key in at least one of them.
+        spec: Has the numbers of tokens, heads and groups.
+        sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
+
+    Returns:
+        `[1, Hkv, M, D]` in the dtype of the partial outputs.
+    """
+    first, heads, groups = partials[0], spec.num_kv_heads, spec.num_groups
+    if sinks is None and len(partials) == 1:
+        return first.out
+    is_whole = all(each.some is None and each.lse.shape == first.lse.shape for each in partials)
+    if sinks is None and len(partials) == 2 and is_whole:
+        # A decode step over one segment does this in every layer, so each operation counts, even one without effect.
+        weight = (partials[1].lse - first.lse).sigmoid_()[..., None]
+        if first.out.dtype == weight.dtype:
+            return torch.lerp(first.out, partials[1].out, weight)
+        wide = torch.lerp(first.out.to(weight.dtype), partials[1].out.to(weight.dtype), weight)
+        return wide.to(first.out.dtype)
+    scores = [_scores_of_all(each, spec) for each in partials]
+    sizes = [len(each) for each in scores]
+    if sinks is not None:
+        by_head = sinks.to(first.lse.dtype).view(heads, groups)
+        scores.append(by_head.repeat(1, spec.num_tokens)[None])
+    weights = torch.cat(scores).softmax(0)[: sum(sizes)]  # [sets, Hkv, M]
+    most = _MAX_NUMBERS_AT_ONCE if first.out.device.type == "cpu" else _MAX_NUMBERS_ON_GPUS
+    if is_whole and len(partials) * first.out.numel() <= most:
+        outs = torch.cat([each.out for each in partials])
+        return (outs * weights[..., None]).sum(0, keepdim=True).to(first.out.dtype)
+    merged = torch.zeros(first.out.shape, dtype=weights.dtype, device=weights.device)
+    for (out, _, some), own in zip(partials, weights.split_with_sizes(sizes), strict=True):
+        if some is None:
+            start = merged.shape[2] - out.shape[2]
+            merged[:, :, start:].addcmul_(out, own[:, :, start:, None])
+        else:
+            by_place = own.transpose(0, 1).reshape(heads, some.num_places, groups)
+            weight = by_place.index_select(1, some.places)[None, ..., None]  # [1, Hkv, E, G, 1]
+            by_token = merged.view(1, heads, spec.num_tokens, groups, -1)
+            by_token.index_add_(2, some.tokens, out.reshape(*weight.shape[:-1], -1) * weight)
+    return merged.to(first.out.dtype)
+
+
+def _scores_of_all(partial: PartialAttention, spec: AttentionSpec) -> torch.Tensor:
+    """Return the log-sum-exp `[K, Hkv, M]` of all queries over K sets of keys; minus infinity for those not there."""
+    lse, some, heads, size = partial.lse, partial.some, spec.num_kv_heads, spec.num_tokens * spec.num_groups
+    if some is not None:
+        places = lse.new_full((heads, some.num_places, spec.num_groups), -torch.inf)
+        places.index_copy_(1, some.places, lse.view(heads, -1, spec.num_groups))
+        return places.view(heads, -1, size).transpose(0, 1)
+    if lse.shape[2] == size:
+        return lse
+    scores = lse.new_full((1, heads, size), -torch.inf)
+    scores[:, :, size - lse.shape[2] :] = lse
+    return scores

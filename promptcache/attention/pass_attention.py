@@ -5,17 +5,13 @@ Backends are registered here. The first one that supports a pass computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from promptcache.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, Kernels, PreparedAttention
-from promptcache.attention.cpu import CpuBackend
-from promptcache.attention.cuda import CudaBackend
 from promptcache.attention.pass_tokens import PassTokens
-from promptcache.attention.portable import PortableBackend
-from promptcache.attention.triton_backend import TokenStore, TritonBackend
-from promptcache.kv import KV, KVShape
+from promptcache.attention.torch_backends import CpuBackend, CudaBackend, PortableBackend
+from promptcache.attention.triton_backend import TritonBackend
+from promptcache.kv import KVShape
 
 _backends: tuple[AttentionBackend, ...] = (CpuBackend(), TritonBackend(), CudaBackend(), PortableBackend())
 
@@ -46,19 +42,10 @@ def choose_backend(spec: AttentionSpec, kernels: Kernels | None = None) -> Atten
     )
 
 
-def token_store(shape: KVShape, places: Iterable[tuple[KV, int]], kernels: Kernels | None = None) -> TokenStore | None:
-    """Return a kernel's store for the tokens of a pass; None if their memory is written by indices.
-
-    Args:
-        shape: Shape of their KV.
-        places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there. Not read without a kernel.
-        kernels: As for `has_kernels`.
-    """
-    return TokenStore(places, shape.device) if has_kernels(shape, kernels) else None
-
-
 def has_kernels(shape: KVShape, kernels: Kernels | None = None) -> bool:
-    """Whether Triton kernels take KV of this shape, and run on its device. The first call compiles them.
+    """Whether Triton kernels take KV of this shape, and run on its device, also to write it with a `TokenStore`.
+
+    The first call compiles them.
 
     Args:
         kernels: With `Kernels.TORCH`, they are left out.

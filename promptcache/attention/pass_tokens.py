@@ -38,22 +38,22 @@ class KVView(ABC):
         return self.stop - self.start
 
     @property
-    @abstractmethod
     def first(self) -> int:
         """The lowest position."""
+        return int(self.position_array()[0])
 
     @property
-    @abstractmethod
     def last(self) -> int:
         """The highest position."""
+        return int(self.position_array()[-1])
 
     @abstractmethod
     def position_array(self) -> PositionArray:
         """Return all positions, `[T]`, strictly increasing."""
 
-    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
-        """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
-        return self.kv.layers(self.start + start, self.stop if stop is None else self.start + stop)
+    def layers(self, start: int = 0) -> LayerViews:
+        """Return views of the keys and values `[1, Hkv, T, D]` of every layer, from token `start` of the view on."""
+        return self.kv.layers(self.start + start, self.stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,37 +62,9 @@ class PlacedView(KVView):
 
     positions: PositionArray
 
-    @property
-    def first(self) -> int:
-        """The lowest position."""
-        return int(self.positions[0])
-
-    @property
-    def last(self) -> int:
-        """The highest position."""
-        return int(self.positions[-1])
-
     def position_array(self) -> PositionArray:
         """Return all positions."""
         return self.positions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SegmentMask:
-    """The tokens that attend to a segment, and the keys that they attend to.
-
-    Attributes:
-        first_query: Tokens from this one on attend.
-        start, stop: Tokens of the segment; no others are attended to.
-        mask: Bool on the host `[T', S]`, True where a token attends to a key; None means everywhere.
-        tokens: Indices of the T' tokens that attend; None means all from `first_query` on.
-    """
-
-    first_query: int
-    start: int
-    stop: int
-    mask: torch.Tensor | None = None
-    tokens: npt.NDArray[np.intp] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,7 +104,7 @@ class PassTokens:
         users: Bool `[number of segments, T]`, whether the row of a token uses a segment.
         positions: `[T]`.
         groups, chunks: Together they hold each token once.
-        kept: What backends prepared for the segments of earlier passes of the same rows, by `kept_key`.
+        kept: What backends prepared for the segments of earlier passes of the same rows, by what attends to them.
     """
 
     segments: tuple[KVView, ...]
@@ -143,19 +115,10 @@ class PassTokens:
     device: torch.device
     kept: dict[bytes, Any] = field(default_factory=dict)
 
-    @property
-    def is_chunk(self) -> bool:
-        """Whether all tokens are of one row."""
-        return len(self.chunks) == 1 and not self.groups
-
-    def kept_key(self, window: int | None) -> bytes | None:
-        """Return what the masks of stored KV depend on, where they serve later passes, too; None elsewhere.
-
-        They do for single tokens without a window that are above all of their segments.
-        """
-        if window is not None or self.chunks or (self.users & ~self._above()).any():
-            return None
-        return self.users.tobytes()
+    def attending(self) -> npt.NDArray[np.bool_]:
+        """Return bool `[number of segments, T]`, whether a token attends to a segment, if there is no window."""
+        last = np.array([segment.last for segment in self.segments], dtype=np.int64)
+        return self.users & (last[:, None] < self.positions)
 
     def seen(self, window: int | None) -> Iterator[tuple[KVView, npt.NDArray[np.intp], int, bool]]:
         """Yield the segments that tokens attend to, and the older own tokens of chunks.
@@ -166,7 +129,7 @@ class PassTokens:
         Args:
             window: A token attends to keys less than this many positions before it; None means all.
         """
-        users = [*zip(self.segments, map(np.flatnonzero, self.users & self._above()), strict=True)]
+        users = [*zip(self.segments, map(np.flatnonzero, self.attending()), strict=True)]
         users += [(each.older, np.arange(each.start, each.stop)) for each in self.chunks if each.older is not None]
         for view, tokens in users:
             start, is_cut = 0, False
@@ -179,36 +142,13 @@ class PassTokens:
             if len(tokens):
                 yield view, tokens, start, is_cut
 
-    def stored(self, window: int | None) -> list[tuple[KVView, SegmentMask]]:
-        """Return what `seen` yields, with masks."""
-        found = []
-        for view, tokens, start, is_cut in self.seen(window):
-            mask = None
-            if is_cut and window is not None:
-                inside = self.positions[tokens][:, None] - view.position_array()[start:] < window  # [T', S]
-                mask = None if inside.all() else torch.from_numpy(inside)
-            # The last tokens of a row are the end of its queries, which needs no copy.
-            first = int(tokens[0]) if self.is_chunk and len(tokens) == len(self.positions) - tokens[0] else 0
-            some = None if len(tokens) == len(self.positions) - first else tokens
-            found.append(
-                (view, SegmentMask(first_query=first, start=start, stop=view.num_tokens, mask=mask, tokens=some))
-            )
-        return found
-
-    def _above(self) -> npt.NDArray[np.bool_]:
-        """Return bool `[number of segments, T]`, whether a token is above a segment."""
-        above: npt.NDArray[np.bool_] = (
-            np.array([segment.last for segment in self.segments], dtype=np.int64)[:, None] < self.positions
-        )
-        return above
-
     def tail_mask(self, group: TailGroup, window: int | None) -> torch.Tensor | None:
         """Return the mask of tails, bool `[R, 1, 1, S]` on the host; None if each row attends to its whole tail."""
         queries = self.positions[group.start : group.stop, None]
         seen = group.positions <= queries
         if window is not None:
             seen &= queries - group.positions < window
-        num_tails = len(group.views.by_layer[0][0])
+        num_tails = len(group.views[0][0])
         if num_tails == len(group.indices) and seen.all():
             return None
         mask = np.zeros((num_tails, 1, 1, seen.shape[1]), dtype=np.bool_)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from promptcache.attention.pass_tokens import KVView, PassTokens, PositionArray, TailGroup
+from promptcache.attention.pass_tokens import PassTokens, PositionArray, TailGroup
 
 SEGMENT_FIELDS = 6
 """Address of the first key and of the first value in layer 0; elements between layers, heads and tokens; where the
@@ -137,12 +137,6 @@ class SegmentLists:
         """Programs of the kernel for each head."""
         return self.sizes.items // ITEM_FIELDS
 
-    @staticmethod
-    def fixed(room: ListSizes, device: torch.device) -> SegmentLists:
-        """Return lists without work, whose memory on a device has room for those of other steps (`spread`)."""
-        numbers = torch.zeros(sum(room), dtype=torch.int64, device=device)
-        return SegmentLists(numbers=numbers, sizes=room, holds=())
-
     def spread(self, room: SegmentLists) -> torch.Tensor | None:
         """Return the numbers with each list where fixed lists have its place; None if a list is longer.
 
@@ -162,21 +156,24 @@ class SegmentLists:
 
 def key_ranges(pass_tokens: PassTokens, window: int | None) -> Iterator[KeyRange]:
     """Yield the keys of a pass. Own keys of chunks are those of the layer's call."""
-    positions = pass_tokens.positions
     for view, tokens, start, is_cut in pass_tokens.seen(window):
-        yield KeyRange(tokens, start, view.num_tokens, _memory_of(view, view.position_array() if is_cut else None))
+        keys, values = view.kv.keys, view.kv.values
+        layer, head, token, _ = keys.stride()
+        assert keys.stride() == values.stride(), "one stride serves keys and values"
+        offset = view.start * token * keys.element_size()
+        compared = view.position_array() if is_cut else None
+        memory = Memory(keys.data_ptr() + offset, values.data_ptr() + offset, layer, head, token, compared)
+        yield KeyRange(tokens, start, view.num_tokens, memory)
     for group in pass_tokens.groups:
-        yield from _tails(group, positions, window)
+        yield from _tails(group, pass_tokens.positions, window)
     for chunk in pass_tokens.chunks:
         yield KeyRange(np.arange(chunk.start, chunk.stop), chunk.start, chunk.stop, None)
 
 
 def _tails(group: TailGroup, positions: PositionArray, window: int | None) -> Iterator[KeyRange]:
     """Yield the own keys of requests with one token each. A window is a range of them, so nothing is compared."""
-    keys, values = group.views.by_layer[0]
-    layer = 0
-    if len(group.views.by_layer) > 1:
-        layer = (group.views.by_layer[1][0].data_ptr() - keys.data_ptr()) // keys.element_size()
+    keys, values = group.views[0]
+    layer = (group.views[1][0].data_ptr() - keys.data_ptr()) // keys.element_size() if len(group.views) > 1 else 0
     row, head, token, _ = keys.stride()
     for number, index in enumerate(group.indices):
         place = positions[group.start + number]
@@ -187,14 +184,6 @@ def _tails(group: TailGroup, positions: PositionArray, window: int | None) -> It
         offset = index * row * keys.element_size()
         memory = Memory(keys.data_ptr() + offset, values.data_ptr() + offset, layer, head, token)
         yield KeyRange(np.array([group.start + number]), start, stop, memory)
-
-
-def _memory_of(view: KVView, positions: PositionArray | None) -> Memory:
-    keys, values = view.kv.keys, view.kv.values
-    layer, head, token, _ = keys.stride()
-    assert keys.stride() == values.stride(), "one stride serves keys and values"
-    offset = view.start * token * keys.element_size()
-    return Memory(keys.data_ptr() + offset, values.data_ptr() + offset, layer, head, token, positions)
 
 
 def make_lists(
@@ -229,7 +218,12 @@ def make_lists(
                 compared.append(known)
                 num_compared += len(known)
         alike.setdefault(each.tokens.tobytes(), (each.tokens, []))[1].append((segment, each.start, each.stop))
-    size = _keys_of_item(list(alike.values()), num_kv_heads, tokens_at_once)
+    num_read = sum(
+        -(-len(users) // tokens_at_once) * sum(stop - start for _, start, stop in wanted)
+        for users, wanted in alike.values()
+    )
+    size = num_read * num_kv_heads // _TARGET_PROGRAMS  # few keys of one item for few queries: all processors have work
+    size = max(_MIN_KEYS, -(-size // _KEYS_STEP) * _KEYS_STEP)
     flat_ranges: list[int] = []
     items: list[int] = []
     tokens: list[_Tokens] = []
@@ -264,13 +258,6 @@ def make_lists(
     fields = numbers[: len(segments)].reshape(-1, SEGMENT_FIELDS)  # a view
     fields[fields[:, -1] != NO_POSITIONS, -1] += len(numbers) - num_compared
     return SegmentLists(numbers=torch.from_numpy(numbers), sizes=sizes, holds=holds)
-
-
-def _keys_of_item(alike: Sequence[tuple[_Tokens, list[tuple[int, int, int]]]], num_kv_heads: int, at_once: int) -> int:
-    """Return the most keys of one item: few for few queries, so that all processors of a GPU have work."""
-    read = sum(-(-len(users) // at_once) * sum(stop - start for _, start, stop in wanted) for users, wanted in alike)
-    keys = read * num_kv_heads // _TARGET_PROGRAMS
-    return max(_MIN_KEYS, -(-keys // _KEYS_STEP) * _KEYS_STEP)
 
 
 def _pieces(ranges: Sequence[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:

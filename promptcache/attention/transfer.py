@@ -16,19 +16,17 @@ def to_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
     On the CPU, this is the same tensor.
     """
-    return _pinned(numbers, device).to(device, non_blocking=True)
+    return (_pinned(numbers) if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 
 def write_to_device(memory: torch.Tensor, numbers: torch.Tensor) -> None:
     """Write numbers of the host to memory of a device. Operations that are queued before still read the old ones."""
-    memory.copy_(_pinned(numbers, memory.device), non_blocking=True)
+    memory.copy_(_pinned(numbers) if memory.device.type == "cuda" else numbers, non_blocking=True)
 
 
-def _pinned(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _pinned(numbers: torch.Tensor) -> torch.Tensor:
     """Return the numbers in pinned memory. Numbers that are on a device already stay there.
 
     A mask may be expanded, so that several of its numbers are one place in memory: PyTorch pins none of these.
     """
-    if device.type != "cuda" or numbers.device.type != "cpu":
-        return numbers
-    return numbers.contiguous().pin_memory()
+    return numbers.contiguous().pin_memory() if numbers.device.type == "cpu" else numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +20,11 @@ import torch
 
 from promptcache.attention.backend import AttentionCall, AttentionSpec
 from promptcache.attention.pass_tokens import PassTokens, RowChunk
-from promptcache.attention.portable import PortableBackend
-from promptcache.attention.segment_lists import SegmentLists, key_ranges, make_lists
+from promptcache.attention.segment_lists import KeyRange, ListSizes, SegmentLists, key_ranges, make_lists
+from promptcache.attention.torch_backends import PortableBackend
 from promptcache.attention.transfer import to_device, write_to_device
 from promptcache.diagnostics import first_line
-from promptcache.kv import KV
+from promptcache.kv import KV, KVShape
 
 _MAX_GROUPS = 16
 _OLDEST = 8, 0  # compute capability: Ampere
@@ -44,7 +44,7 @@ class TritonBackend:
         """Whether the kernels take these tensors, and run on their device."""
         return (
             spec.softcap is None
-            and spec.queries.num_groups <= _MAX_GROUPS
+            and spec.num_groups <= _MAX_GROUPS
             and self.takes(spec.dtype, spec.head_dim, spec.device)
         )
 
@@ -64,12 +64,11 @@ class TritonBackend:
 class ListedAttention:
     """Attention by lists that are on the device."""
 
-    def __init__(self, spec: AttentionSpec, window: int | None, num_queries: int) -> None:
-        queries = spec.queries
+    def __init__(self, spec: AttentionSpec, window: int | None) -> None:
         self._spec, self._window = spec, window
-        self._block_m = _FEW_ROWS if num_queries * queries.num_groups <= _FEW_ROWS else _MANY_ROWS
-        self._block_m = max(self._block_m, 1 << (queries.num_groups - 1).bit_length())
-        self._num_heads = queries.num_kv_heads * queries.num_groups
+        self._block_m = _FEW_ROWS if spec.num_tokens * spec.num_groups <= _FEW_ROWS else _MANY_ROWS
+        self._block_m = max(self._block_m, 1 << (spec.num_groups - 1).bit_length())
+        self._tokens_at_once = max(1, self._block_m // spec.num_groups)
 
     def _load(self, lists: SegmentLists) -> None:
         """Copy lists to the device, and allocate the partial results of one layer."""
@@ -80,14 +79,11 @@ class ListedAttention:
         self._allocate()
 
     def _allocate(self) -> None:
-        size, device = (self._lists.sizes.entries, self._num_heads), self._spec.device
+        size = self._lists.sizes.entries, self._spec.num_kv_heads * self._spec.num_groups
+        device = self._spec.device
         accumulator = torch.promote_types(self._spec.dtype, torch.float32)
         self._partial = torch.empty((*size, self._spec.head_dim), dtype=accumulator, device=device)
         self._lse = torch.empty(size, dtype=accumulator, device=device)
-
-    @property
-    def _tokens_at_once(self) -> int:
-        return max(1, self._block_m // self._spec.queries.num_groups)
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[1, T, Hq, D]`."""
@@ -119,19 +115,58 @@ class TritonAttention(ListedAttention):
     """Attention of one pass."""
 
     def __init__(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> None:
-        super().__init__(spec, window, len(tokens.positions))
+        super().__init__(spec, window)
         positions = tokens.positions
         chunks = ((positions[each.start], positions[each.stop - 1]) for each in tokens.chunks)
         compares_own = window is not None and any(last - first >= window for first, last in chunks)
         lists = make_lists(
             [*key_ranges(tokens, window)],
             positions,
-            num_kv_heads=spec.queries.num_kv_heads,
+            num_kv_heads=spec.num_kv_heads,
             tokens_at_once=self._tokens_at_once,
             compares_own=compares_own,
             holds=(*tokens.segments, *tokens.groups, *tokens.chunks),
         )
         self._load(lists)
+
+
+class _FixedAttention(ListedAttention):
+    """Attention of any step with at most T tokens, in the layers with one window."""
+
+    def __init__(self, spec: AttentionSpec, window: int | None) -> None:
+        super().__init__(spec, window)
+        room = ListSizes.room(spec.num_tokens, spec.num_kv_heads, self._tokens_at_once, has_window=window is not None)
+        numbers = torch.zeros(sum(room), dtype=torch.int64, device=spec.device)  # lists without work
+        self._load(SegmentLists(numbers=numbers, sizes=room, holds=()))
+
+    def load(self, tokens: PassTokens) -> bool:
+        """Write the lists of a step; return False if there is no room for them."""
+        num_used, num_tokens = len(tokens.positions), self._spec.num_tokens
+        positions = np.zeros(num_tokens, dtype=np.int64)
+        positions[:num_used] = tokens.positions
+        ranges = [*key_ranges(tokens, self._window)]
+        if num_used < num_tokens:
+            ranges.append(KeyRange(np.arange(num_used, num_tokens), num_used, num_tokens, None))
+        lists = make_lists(
+            ranges,
+            positions,
+            num_kv_heads=self._spec.num_kv_heads,
+            tokens_at_once=self._tokens_at_once,
+            compares_own=self._window is not None,
+            holds=(),
+        )
+        numbers = lists.spread(self._lists)
+        if numbers is None:
+            return False
+        write_to_device(self._numbers[: len(numbers)], numbers)
+        return True
+
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`."""
+        self._allocate()  # while recording, from memory that layers and recordings share
+        found = super().run(layer, call)
+        del self._partial, self._lse
+        return found
 
 
 def store_targets(places: Iterable[tuple[KV, int]]) -> torch.Tensor:
@@ -162,6 +197,51 @@ class TokenStore:
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write keys and values `[T, Hkv, D]` of one layer."""
         _operators().store(keys, values, self._targets, layer)
+
+
+class FixedStep:
+    """Attention of any step with at most T tokens, by operations that read the step from memory at fixed addresses.
+
+    A CUDA graph runs kernels with the arguments that they had when it was captured. So everything that differs between
+    steps lies in memory that the kernels read: the lists of segments, and the places of new KV. Tokens behind those of
+    a step attend to each other, and their KV is written to spare memory.
+    """
+
+    def __init__(self, num_tokens: int, shape: KVShape, specs: Mapping[int | None, AttentionSpec]) -> None:
+        """Allocate the memory.
+
+        Args:
+            num_tokens: T.
+            shape: Shape of the KV.
+            specs: Properties of a step with T tokens, for the layers with each window. The Triton backend takes them.
+        """
+        self.num_tokens = num_tokens
+        self._spare = KV.empty(shape, 1)
+        self._store = TokenStore([(self._spare, 0)] * num_tokens, shape.device)
+        self._attention = {window: _FixedAttention(spec, window) for window, spec in specs.items()}
+
+    def load(self, tokens: PassTokens, places: Iterable[tuple[KV, int]]) -> bool:
+        """Write a step to the memory; return False if there is no room for its lists.
+
+        The caller holds the KV of the step until the operations that read it are queued on the device. Later
+        operations cannot overtake them, so the memory of the KV may be used for something else then.
+
+        Args:
+            places: For each token the KV of its row, and its index there.
+        """
+        if not all(each.load(tokens) for each in self._attention.values()):
+            return False
+        num_spare = self.num_tokens - len(tokens.positions)
+        self._store.move([*places, *[(self._spare, 0)] * num_spare])
+        return True
+
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`."""
+        return self._attention[call.window].run(layer, call)
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values `[T, Hkv, D]` of one layer."""
+        self._store.write(layer, keys, values)
 
 
 @cache

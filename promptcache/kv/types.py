@@ -49,11 +49,10 @@ class KVShape:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class LayerViews:
-    """Keys and values `[1, Hkv, T, D]` of the same tokens in each layer."""
+class LayerViews(list[tuple[torch.Tensor, torch.Tensor]]):
+    """Keys and values `[1, Hkv, T, D]` of the same tokens in each layer. It is not changed, and may be known weakly."""
 
-    by_layer: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    __slots__ = ("__weakref__",)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,7 +103,7 @@ class KV:
         views = self._views.get((start, stop))
         if views is None:
             keys, values = (states[:, None, :, start:stop].unbind(0) for states in (self.keys, self.values))
-            views = self._views[start, stop] = LayerViews(tuple(zip(keys, values, strict=True)))
+            views = self._views[start, stop] = LayerViews(zip(keys, values, strict=True))
         return views
 
 

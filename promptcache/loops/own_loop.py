@@ -46,9 +46,7 @@ def linked_inputs(plan: Plan, executor: Executor) -> dict[str, Any]:
     order = torch.from_numpy(np.argsort(positions[:-1])).to(model.device)
     cache = PositionedDynamicCache()  # it holds all tokens, also beyond a sliding window
     for layer in range(model.shape.num_layers if len(order) else 0):
-        keys, values = (
-            torch.cat([each.by_layer[layer][kind] for each in views], dim=2)[:, :, order] for kind in range(2)
-        )
+        keys, values = (torch.cat([each[layer][kind] for each in views], dim=2)[:, :, order] for kind in range(2))
         cache.update(keys, values, layer)
     token_ids = token_tensor(tokens.used_ids, model.device)
     cache.place(used, model.hf, model.guard, token_ids=token_ids)

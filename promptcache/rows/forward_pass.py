@@ -24,9 +24,9 @@ from promptcache.attention import (
     RowChunk,
     TailGroup,
     TokenStore,
+    has_kernels,
     padded_positions,
     to_device,
-    token_store,
 )
 from promptcache.diagnostics import InvalidValue
 from promptcache.kv import KV
@@ -215,7 +215,8 @@ class Pass:
 
     @cached_property
     def _store(self) -> TokenStore | None:
-        return token_store(self._model.shape, self.places, self._model.kernels)
+        model = self._model
+        return TokenStore(self.places, model.shape.device) if has_kernels(model.shape, model.kernels) else None
 
     @cached_property
     def _writes(self) -> list[tuple[TailSlab, int | torch.Tensor, slice | torch.Tensor, slice]]:

@@ -160,7 +160,7 @@ def _request(model: Model) -> tuple[RequestTokens, Mapping[Encoding, KV]]:
 
 def _key(model: Model, spec: AttentionSpec) -> str:
     """Return what the choice depends on: device, versions, the shape of attention, and the size of the model."""
-    heads = spec.queries.num_kv_heads, spec.queries.num_groups, spec.head_dim, str(spec.dtype)
+    heads = spec.num_kv_heads, spec.num_groups, spec.head_dim, str(spec.dtype)
     size = model.shape.num_layers, sum(each.numel() for each in model.hf.parameters()), model.context_length
     return json.dumps(
         [_device_name(spec.device), *kernel_versions(), *heads, model.facts.name, *size, runs_own_code(model.hf)]

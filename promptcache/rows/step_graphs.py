@@ -107,7 +107,7 @@ class StepGraphs:
         size = next((each for each in SIZES if each >= len(step.token_list)), None)
         if size is None or len(keep) > _MAX_ROWS:
             return None
-        self._model.check_pass()
+        self._model.guard.check()
         with self._lock:
             graph = self._graph(size)
             return None if graph is None else graph.compute(step, keep)

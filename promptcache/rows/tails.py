@@ -106,4 +106,4 @@ class Tails:
         """Return the first `num_tokens` tokens of the tails in slots `first` to `last`, `[R, Hkv, S, D]` per layer."""
         slab = self.slabs[size]
         keys, values = (states[:, first : last + 1, :, :num_tokens].unbind(0) for states in (slab.keys, slab.values))
-        return LayerViews(tuple(zip(keys, values, strict=True)))
+        return LayerViews(zip(keys, values, strict=True))

@@ -100,7 +100,7 @@ class _Weighing:
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, as `PassAttention`. The last layer that is needed ends the pass."""
         if layer in self._layers:
-            views = (each.by_layer[layer][0] for each in (*self._views, self._own))
+            views = (each[layer][0] for each in (*self._views, self._own))
             keys = torch.cat([*views], dim=2)[0].to(self.weights.dtype)  # [Hkv, S, D]
             query, positions = call.query[0].to(self.weights.dtype), self._opened.position_ids[0]
             size = max(1, _MAX_SCORES // (len(query) * keys.shape[1]))

@@ -53,17 +53,17 @@ class PreparedDense:
             if chunk.older is not None:
                 of_row = np.zeros(len(tokens.positions), dtype=np.bool_)
                 of_row[chunk.start : chunk.stop] = True
-                keys.append(chunk.older.layers().by_layer[layer])
+                keys.append(chunk.older.layers()[layer])
                 masks.append(self._mask(call.window, chunk.older.position_array(), of_row))
         for group in tokens.groups:
-            tails = group.views.by_layer[layer]
+            tails = group.views[layer]
             for token, index, placed in zip(
                 range(group.start, group.stop), group.indices, group.positions, strict=True
             ):
                 keys.append((tails[0][index : index + 1], tails[1][index : index + 1]))
                 masks.append(self._mask(call.window, placed, np.arange(len(tokens.positions)) == token))
         for segment, users in zip(tokens.segments, tokens.users, strict=True):
-            keys.append(segment.layers().by_layer[layer])
+            keys.append(segment.layers()[layer])
             masks.append(self._mask(call.window, segment.position_array(), users))
         mask = np.concatenate([self._mask(call.window, tokens.positions, None) & own, *masks], axis=1)
         all_keys, all_values = (torch.cat(each, dim=2) for each in zip(*keys, strict=True))

@@ -114,7 +114,7 @@ class PassPlan:
         places = torch.tensor([place for view in row.segments for place in view.positions] + list(row.own))
         distance = own[-row.new :, None] - places
         mask = ((distance >= 0) & (distance < (self.window or 1 << 30))).to(self.shape.device)
-        stored = [view.layers().by_layer[1] for view in row.segments]
+        stored = [view.layers()[1] for view in row.segments]
         all_keys, all_values = (
             torch.cat([*(each[kind] for each in stored), tail], dim=2) for kind, tail in enumerate((keys, values))
         )

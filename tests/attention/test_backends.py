@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.attention import AttentionCall, AttentionSpec, TritonBackend
-from promptcache.attention.cpu import CpuBackend
-from promptcache.attention.cuda import CudaBackend
-from promptcache.attention.grouped_queries import GroupedQueries
 from promptcache.attention.kernel_calls import KernelAttention, KernelBackend
-from promptcache.attention.merge import merge
 from promptcache.attention.pass_attention import choose_backend
-from promptcache.attention.portable import PortableBackend
+from promptcache.attention.torch_backends import CpuBackend, CudaBackend, PortableBackend
 from tests.attention.dense import DenseBackend, dense_attention
 from tests.attention.plans import HEAD_DIM, SCALE, PassPlan
 from tests.conftest import law_examples
@@ -35,14 +31,17 @@ BACKENDS: Sequence[KernelBackend] = (CpuBackend(), GroupingBackend(), CudaBacken
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
-QUERIES = GroupedQueries(num_tokens=1, num_kv_heads=1, num_groups=1)
-
-
-def spec_of(
-    dtype: torch.dtype, device: str, softcap: float | None = None, queries: GroupedQueries = QUERIES
-) -> AttentionSpec:
-    """Return a spec."""
-    return AttentionSpec(queries=queries, head_dim=HEAD_DIM, dtype=dtype, device=torch.device(device), softcap=softcap)
+def spec_of(dtype: torch.dtype, device: str, softcap: float | None = None, head_dim: int = HEAD_DIM) -> AttentionSpec:
+    """Return the spec of one token with one head."""
+    return AttentionSpec(
+        num_tokens=1,
+        num_kv_heads=1,
+        num_groups=1,
+        head_dim=head_dim,
+        dtype=dtype,
+        device=torch.device(device),
+        softcap=softcap,
+    )
 
 
 def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -65,8 +64,9 @@ def test_backends_compute_dense_attention_by_position(
     plan = PassPlan(seed, torch.float64, device)
     plan.softcap = softcap
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module_of(merge.__module__), "_MAX_NUMBERS_AT_ONCE", at_once)
-        patch.setattr(module_of(KernelAttention.__module__), "_MAX_TOKENS_AT_ONCE", max(1, at_once))
+        module = module_of(KernelAttention.__module__)
+        patch.setattr(module, "_MAX_NUMBERS_AT_ONCE", at_once)
+        patch.setattr(module, "_MAX_TOKENS_AT_ONCE", max(1, at_once))
         found = {each.name: plan.distance(each) for each in (*BACKENDS, DenseBackend())}
 
     assert found["portable"] is not None
@@ -191,7 +191,7 @@ def test_the_choice_goes_by_what_the_kernels_support(
     """A kernel is chosen where there is one for the tensors and the device runs it, the portable backend otherwise."""
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
-    spec = AttentionSpec(queries=QUERIES, head_dim=head_dim, dtype=dtype, device=torch.device(device), softcap=softcap)
+    spec = spec_of(dtype, device, softcap, head_dim)
 
     for runs, expected in ((True, name), (False, without_triton)):
         monkeypatch.setattr(TritonBackend, "runs_on", lambda self, device, runs=runs: runs and device.type == "cuda")

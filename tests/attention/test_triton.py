@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptcache.attention import AttentionSpec, PassTokens, token_store
-from promptcache.attention.grouped_queries import GroupedQueries
+from promptcache.attention import AttentionSpec, PassTokens, TokenStore, has_kernels
 from promptcache.attention.pass_attention import choose_backend
 from promptcache.attention.segment_lists import key_ranges, make_lists
 from promptcache.attention.triton_backend import computes_rightly
@@ -42,8 +41,8 @@ CPU = torch.device("cpu")
 
 def write_by_kernel(shape: KVShape, places: Any, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
     """Write all tokens of a pass by one kernel, whatever their strides."""
-    store = token_store(shape, places)
-    assert store is not None
+    assert has_kernels(shape)
+    store = TokenStore(places, shape.device)
     store.write(layer, keys, values.transpose(1, 2).contiguous().transpose(1, 2))  # neighbours of a head are apart
 
 
@@ -166,7 +165,14 @@ def test_compiled_kernels_spill_nothing(capability: int, tmp_path: Path) -> None
 def test_very_many_heads_of_a_group_go_to_other_backends() -> None:
     """An item has at most 16 heads of a group."""
     for groups, is_supported in ((16, True), (32, False)):
-        queries = GroupedQueries(num_tokens=1, num_kv_heads=2, num_groups=groups)
-        spec = AttentionSpec(queries=queries, device=CPU, softcap=None, head_dim=64, dtype=torch.bfloat16)
+        spec = AttentionSpec(
+            num_tokens=1,
+            num_kv_heads=2,
+            num_groups=groups,
+            head_dim=64,
+            dtype=torch.bfloat16,
+            device=CPU,
+            softcap=None,
+        )
         with interpreted():
             assert isinstance(choose_backend(spec), InterpretedBackend) is is_supported

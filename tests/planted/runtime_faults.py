@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from promptcache.attention import PassTokens
-from promptcache.attention.cpu import CpuBackend
-from promptcache.attention.pass_tokens import SegmentMask
+from promptcache.attention.torch_backends import CpuBackend
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.encode.executor import Executor
 from promptcache.kv import Recipe, Store
@@ -48,37 +47,35 @@ def _late_positions(original: Any, self: Any, token_ids: Any, position_ids: Any,
     return original(self, token_ids, position_ids + is_cached, *args, keep=keep)
 
 
-def _masks(name: str, **how: Any) -> Callable[[Any], Any]:
-    """Register a fault that changes the masks of segments."""
+def _views(name: str, **how: Any) -> Callable[[Any], Any]:
+    """Register a fault that changes which tokens attend to a segment, or its view. Without tokens it is not seen."""
 
-    def register(change: Callable[[SegmentMask, int], SegmentMask | None]) -> Any:
-        @wrapped(name, PassTokens, "stored", law=REFERENCE, **how)
-        def stored(original: Any, self: Any, window: Any) -> Any:
-            masks = ((view, change(mask, len(self.positions))) for view, mask in original(self, window))
-            return [(view, mask) for view, mask in masks if mask is not None]
+    def register(change: Callable[[Any, Any, int], tuple[Any, Any]]) -> Any:
+        @wrapped(name, PassTokens, "seen", law=REFERENCE, **how)
+        def seen(original: Any, self: Any, window: Any) -> Any:
+            for view, tokens, start, is_cut in original(self, window):
+                changed, some = (view, tokens) if is_cut else change(view, tokens, len(self.positions))
+                if len(some):
+                    yield changed, some, start, is_cut
 
         return change
 
     return register
 
 
-@_masks("the first token after a segment does not see it", quick=True)
-def _late(mask: SegmentMask, num_tokens: int) -> SegmentMask | None:
-    first = min(mask.first_query + 1, num_tokens)
-    tokens, near = (None if each is None else each[1:] for each in (mask.tokens, mask.mask))
-    is_empty = first == num_tokens if tokens is None else not len(tokens)
-    return None if is_empty else replace(mask, first_query=first if tokens is None else 0, tokens=tokens, mask=near)
+@_views("the first token after a segment does not see it", quick=True)
+def _late(view: Any, tokens: Any, _: int) -> Any:
+    return view, tokens[1:]
 
 
-@_masks("an argument sees the future")
-def _all_tokens(mask: SegmentMask, num_tokens: int) -> SegmentMask:
-    return mask if mask.mask is not None else replace(mask, first_query=0, tokens=None)
+@_views("an argument sees the future")
+def _all_tokens(view: Any, _: Any, num_tokens: int) -> Any:
+    return view, np.arange(num_tokens)
 
 
-@_masks("the last cached token of a segment is not seen")
-def _shorter(mask: SegmentMask, num_tokens: int) -> SegmentMask:
-    is_short = mask.stop - mask.start < 2 or mask.mask is not None
-    return mask if is_short else replace(mask, stop=mask.stop - 1)
+@_views("the last cached token of a segment is not seen")
+def _shorter(view: Any, tokens: Any, _: int) -> Any:
+    return view if view.num_tokens < 2 else replace(view, stop=view.stop - 1), tokens
 
 
 @wrapped("a context misses a run while a module is encoded", encode, "_tokens", law=REFERENCE)
@@ -163,7 +160,7 @@ def _context_stays(patch: Patch) -> None:
     law="generation is the reference",
 )
 def _old_tail_lost(_: Any, self: Any, group: Any, window: Any) -> torch.Tensor:
-    mask = np.zeros((len(group.views.by_layer[0][0]), 1, 1, group.positions.shape[1]), dtype=np.bool_)
+    mask = np.zeros((len(group.views[0][0]), 1, 1, group.positions.shape[1]), dtype=np.bool_)
     mask[list(group.indices), 0, 0] = group.positions == self.positions[group.start : group.stop, None]
     return torch.from_numpy(mask)
 
@@ -174,16 +171,15 @@ def _decode_position(original: Any, self: Any, token_ids: Any, position_ids: Any
     return original(self, token_ids, (position_ids - repeats).clamp(min=0), *args, **options)
 
 
-def _window(name: str, law: str, attribute: str, positions: int) -> None:
-    """Register a fault: a method of `PassTokens` computes with another window."""
+def _window(name: str, law: str, attribute: str, positions: int, owner: Any = PassTokens) -> None:
+    """Register a fault: a method computes with another window."""
 
-    @wrapped(name, PassTokens, attribute, law=f"{law}, windows")
-    def widened(original: Any, self: Any, *args: Any) -> Any:
-        *others, window = args
-        return original(self, *others, None if window is None else window + positions)
+    @wrapped(name, owner, attribute, law=f"{law}, windows")
+    def widened(original: Any, self: Any, first: Any, window: Any, *rest: Any) -> Any:
+        return original(self, first, None if window is None else window + positions, *rest)
 
 
-_window("a sliding window is one position too wide", REFERENCE, "stored", 1)
+_window("a sliding window is one position too wide", REFERENCE, "prepare", 1, CpuBackend)
 _window("a sliding window is one position too narrow among new tokens", REFERENCE, "chunk_mask", -1)
 _window("a sliding window is one position too wide in a step", STEPS, "tail_mask", 1)
 
@@ -399,9 +395,10 @@ def _scaled_again(between: Any, cos_sin: Any, rotation: Any, start: Any, stop: A
     return tuple(each * scale for each in cos_sin)
 
 
-@wrapped("keys are rotated with the other pairs of dimensions", relocation._Rotator, "__init__", law=MOVED)
-def _other_pairs(original: Any, self: Any, rotation: Any, cos: Any, sin: Any) -> None:
-    original(self, replace(rotation, is_interleaved=not rotation.is_interleaved), cos, sin)
+@wrapped("keys are rotated with the other pairs of dimensions", relocation.Relocation, "move", law=MOVED)
+def _other_pairs(original: Any, self: Any, *args: Any) -> Any:
+    others = [None if each is None else replace(each, is_interleaved=not each.is_interleaved) for each in self.layers]
+    return original(relocation.Relocation(others), *args)
 
 
 @wrapped("keys of all layers are rotated as those of the first", relocation.Relocation, "move", law=MOVED)
@@ -409,10 +406,9 @@ def _one_rotation_for_all(original: Any, self: Any, *args: Any) -> Any:
     return original(relocation.Relocation([self.layers[0]] * len(self.layers)), *args)
 
 
-@wrapped("dimensions without rotation are not moved with their key", relocation._Rotator, "apply", law=MOVED)
-def _only_rotated_dimensions(original: Any, self: Any, keys: Any, out: Any) -> None:
-    width = self._rotation.width
-    original(self, keys[..., :width], out[..., :width])
+@wrapped("dimensions without rotation are not moved with their key", relocation, "rotate", law=MOVED)
+def _only_rotated_dimensions(original: Any, rotation: Any, factor: Any, sin: Any, keys: Any, out: Any) -> None:
+    original(rotation, factor, sin, keys[..., : rotation.width], out[..., : rotation.width])
 
 
 @wrapped("rotated keys lose the first token of each chunk", relocation, "_chunks", law=MOVED)

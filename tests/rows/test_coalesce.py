@@ -40,7 +40,7 @@ def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:
 
 def contents(found: tuple[Segment, ...]) -> list[int]:
     """Return the KV of segments, token by token."""
-    return [int(each) for one in found for each in one.layers().by_layer[1][0][0, 0, :, 0]]
+    return [int(each) for one in found for each in one.layers()[1][0][0, 0, :, 0]]
 
 
 @given(

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.attention import pass_attention
-from promptcache.attention.portable import PortableBackend
+from promptcache.attention.torch_backends import PortableBackend
 from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model.model import Model
