@@ -14,13 +14,7 @@ from promptcache.kv.files.tier import FileTier, VerifyResult
 from promptcache.kv.keys import FORMAT_VERSION, Recipe
 from promptcache.kv.memory import KVMemory
 from promptcache.kv.store import Lookup, OnWait, Store, go_on
-from promptcache.kv.store_config import (
-    StoreConfig,
-    StoreSource,
-    checked_source,
-    config_of,
-    open_store,
-)
+from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_store
 from promptcache.kv.types import KV, KVShape, LayerViews, Tier
 
 __all__ = [

@@ -141,8 +141,10 @@ def to_stored(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> Store
             ("values", values.transpose(1, 2).flatten(2), how.value_group),
         ):
             codes, low, high = _quantize(states, size * keys.dtype.itemsize, how.steps)
-            packed = codes if how.per_byte == 1 else _pack_nibbles(codes)
-            tensors |= {name: packed, f"{name}.low": low, f"{name}.high": high}
+            if how.per_byte == 2:
+                even = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2))
+                codes = even[..., 0::2] | (even[..., 1::2] << 4)
+            tensors |= {name: codes, f"{name}.low": low, f"{name}.high": high}
     on_host = {
         name: tensor.detach().to(_HOST, copy=not recipe.codec.lossy).contiguous() for name, tensor in tensors.items()
     }
@@ -161,7 +163,9 @@ def from_stored(stored: StoredEncoding, device: torch.device = _HOST) -> tuple[t
         ("keys", shape.head_dim, how.key_group),
         ("values", shape.num_kv_heads * shape.head_dim, how.value_group),
     ):
-        codes = tensors[name] if how.per_byte == 1 else _unpack_nibbles(tensors[name], width)
+        codes = tensors[name]
+        if how.per_byte == 2:
+            codes = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(-2)[..., :width]
         bounds = tensors[f"{name}.low"], tensors[f"{name}.high"]
         unpacked.append(_dequantize(codes, *bounds, size * itemsize, how.steps))
     keys, values = unpacked
@@ -185,49 +189,30 @@ def _group_sizes(length: int, size: int) -> list[int]:
     return [size] * (count - 1) + [length - size * (count - 1)]
 
 
-def _split(states: torch.Tensor, sizes: int | list[int]) -> tuple[torch.Tensor, ...]:
-    parts: tuple[torch.Tensor, ...] = torch.split(states, sizes, dim=2)
-    return parts
-
-
 def _quantize(states: torch.Tensor, size: int, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return codes of the shape of `states`, and the lowest and highest number of each group along axis 2."""
-    groups = [_quantize_group(group, steps) for group in _split(states, _group_sizes(states.shape[2], size))]
+    groups = []
+    for group in states.split_with_sizes(_group_sizes(states.shape[2], size), dim=2):
+        low, high = group.amin(2, keepdim=True), group.amax(2, keepdim=True)  # NaN if the group has one
+        invalid = ~(low.isfinite() & high.isfinite())
+        low, high = low.masked_fill(invalid, torch.nan), high.masked_fill(invalid, torch.nan)
+        wide, bottom, top = (_widened(each) / 2 for each in (group, low, high))  # halves: a difference cannot overflow
+        codes = ((wide - bottom) / (top - bottom) * steps).nan_to_num(0).round().clamp(0, steps)
+        groups.append((codes.to(torch.uint8), low, high))
     codes, low, high = (torch.cat(parts, dim=2) for parts in zip(*groups, strict=True))
     return codes, low, high
 
 
-def _quantize_group(group: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    low, high = group.amin(2, keepdim=True), group.amax(2, keepdim=True)  # NaN if the group has one
-    invalid = ~(low.isfinite() & high.isfinite())
-    low, high = low.masked_fill(invalid, torch.nan), high.masked_fill(invalid, torch.nan)
-    wide, bottom, top = (_widened(each) / 2 for each in (group, low, high))  # halves: a difference cannot overflow
-    codes = ((wide - bottom) / (top - bottom) * steps).nan_to_num(0).round().clamp(0, steps)
-    return codes.to(torch.uint8), low, high
-
-
 def _dequantize(codes: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, steps: int) -> torch.Tensor:
-    groups = _split(codes, _group_sizes(codes.shape[2], size))
-    bounds = zip(_split(low, 1), _split(high, 1), strict=True)
-    return torch.cat([_levels(group, *ends, steps) for group, ends in zip(groups, bounds, strict=True)], dim=2)
-
-
-def _levels(codes: torch.Tensor, low: torch.Tensor, high: torch.Tensor, steps: int) -> torch.Tensor:
     """Return the numbers of codes in the dtype of the bounds. Code 0 is exactly `low`, code `steps` exactly `high`."""
-    bottom, top = _widened(low), _widened(high)
-    weight = codes.to(bottom.dtype) / steps
-    return (bottom * (1 - weight) + top * weight).to(low.dtype)
+    levels = []
+    for index, group in enumerate(codes.split_with_sizes(_group_sizes(codes.shape[2], size), dim=2)):
+        bottom, top = (_widened(each[:, :, index : index + 1]) for each in (low, high))
+        weight = group.to(bottom.dtype) / steps
+        levels.append((bottom * (1 - weight) + top * weight).to(low.dtype))
+    return torch.cat(levels, dim=2)
 
 
 def _widened(numbers: torch.Tensor) -> torch.Tensor:
     """Return numbers in a dtype with enough precision for the quantizer: float32 or float64."""
     return numbers.to(torch.float32 if numbers.dtype.itemsize <= 2 else torch.float64)
-
-
-def _pack_nibbles(codes: torch.Tensor) -> torch.Tensor:
-    even = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2))
-    return even[..., 0::2] | (even[..., 1::2] << 4)
-
-
-def _unpack_nibbles(packed: torch.Tensor, width: int) -> torch.Tensor:
-    return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)[..., :width]

@@ -12,11 +12,9 @@ This is bookkeeping only, without a clock, files, tensors or locks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
-
-from promptcache.kv.keys import Recipe
+from typing import Generic, TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -24,17 +22,9 @@ CONTEXT_FREE_TOKENS = 4096
 """Number of attended tokens at which attention costs as much as the rest of a layer: about six times the width of the
 model (12 width² multiplications for each token in projections and MLP, 2 width for each attended token)."""
 
-Cost: TypeAlias = Callable[[Recipe], float]
-"""Cost of computing an encoding again, in any unit, above 0."""
-
-
-def encoding_cost(recipe: Recipe) -> float:
-    """Return the cost of an encoding in token equivalents. Tokens at higher positions cost more."""
-    return cost_at(recipe.num_tokens, recipe.last_position)
-
 
 def cost_at(num_tokens: int, last_position: int) -> float:
-    """Return `encoding_cost` of an encoding of this many tokens that ends at this position."""
+    """Return the cost of computing tokens that end at a position, in token equivalents. Higher positions cost more."""
     return num_tokens * (1 + last_position / CONTEXT_FREE_TOKENS)
 
 
@@ -113,7 +103,7 @@ class GreedyDual(Generic[_Key]):
             self.remove(key)
 
     def victims(self, needed_bytes: int, limit: float | None = None) -> tuple[_Key, ...] | None:
-        """Return the keys to evict to free `needed_bytes`, lowest priority first.
+        """Return the keys to evict to free `needed_bytes`: lowest priority first, then least recently used first.
 
         Args:
             limit: Choose no key with a higher priority than this; None means any.
@@ -122,31 +112,21 @@ class GreedyDual(Generic[_Key]):
             None if these keys do not suffice. Then no key should be evicted.
         """
         chosen: list[_Key] = []
-        for key in self.ranked():
-            if needed_bytes <= 0 or (limit is not None and self._entries[key].priority > limit):
+        popped: list[tuple[float, int, _Key]] = []
+        while needed_bytes > 0 and self._queue:
+            priority, queued, key = heapq.heappop(self._queue)
+            entry = self._entries.get(key)
+            if entry is None or entry.queued != queued:
+                continue  # a removed key
+            if entry.used != queued:
+                entry.queued = entry.used
+                heapq.heappush(self._queue, (entry.priority, entry.used, key))
+                continue
+            popped.append((priority, queued, key))
+            if limit is not None and priority > limit:
                 break
             chosen.append(key)
-            needed_bytes -= self._entries[key].nbytes
+            needed_bytes -= entry.nbytes
+        for item in popped:
+            heapq.heappush(self._queue, item)
         return tuple(chosen) if needed_bytes <= 0 else None
-
-    def ranked(self) -> Iterator[_Key]:
-        """Yield all keys, lowest priority first, then least recently used first.
-
-        Do not add, touch or remove keys before the iterator is closed or exhausted.
-        """
-        seen: list[tuple[float, int, _Key]] = []
-        try:
-            while self._queue:
-                priority, queued, key = heapq.heappop(self._queue)
-                entry = self._entries.get(key)
-                if entry is None or entry.queued != queued:
-                    continue  # a removed key
-                if entry.used != queued:
-                    entry.queued = entry.used
-                    heapq.heappush(self._queue, (entry.priority, entry.used, key))
-                    continue
-                seen.append((priority, queued, key))
-                yield key
-        finally:
-            for item in seen:
-                heapq.heappush(self._queue, item)

@@ -15,25 +15,25 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import ref
 
 import torch
 
-from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable, Unpicklable
+from promptcache.diagnostics import BYTES, CorruptEncoding, ModelChanged, StoreError, TierUnavailable, Unpicklable
 from promptcache.kv.codec import StoredEncoding, apply_codec, from_stored, to_stored
-from promptcache.kv.eviction import encoding_cost
+from promptcache.kv.eviction import cost_at
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
-from promptcache.kv.host import HostMemory
 from promptcache.kv.keys import KEY, Recipe
-from promptcache.kv.memory import KVMemory
-from promptcache.kv.model_names import Fingerprinted, ModelNames
+from promptcache.kv.memory import HostMemory, KVMemory
 from promptcache.kv.types import KV, KVShape, Tier
 from promptcache.locks import new_lock
 
 MAX_NOTES = 1 << 16
 """Maximum number of keys with facts, about 300 bytes each. Those that were named longest ago are forgotten."""
 
+_FIRST = "the first model of this memory"
 _MAX_CLAIMS = 64  # at once; each has an open file
 _WAIT_S = 0.5  # between two calls of `on_wait`
 _MAX_FAULTS = 1000  # that wait for `Store.faults`
@@ -67,6 +67,14 @@ def go_on() -> None:
     """Keep waiting."""
 
 
+class Fingerprinted(Protocol):
+    """A model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the model. It reads all weights, and raises `ModelChanged` if they were changed."""
+
+
 class Store(Unpicklable):
     """Encodings by key in all tiers. Thread-safe.
 
@@ -96,8 +104,11 @@ class Store(Unpicklable):
             host_bytes: Limit of a tier in host memory. None: no such tier.
         """
         self.memory, self.blob_tiers = KVMemory(shape, budget_bytes=budget_bytes), tuple(blob_tiers)
-        self._model_names = ModelNames()
+        (BYTES | None).check("host_bytes", host_bytes, StoreError)
         self.host = None if host_bytes is None else HostMemory(host_bytes)
+        memories = (self.memory, self.host)
+        self._memories: tuple[KVMemory | HostMemory, ...] = tuple(each for each in memories if each is not None)
+        self._first_model: ref[Fingerprinted] | None = None
         self._notes: OrderedDict[str, Mapping[str, str]] = OrderedDict()  # by last call
         self._failing: dict[tuple[str, str], str] = {}  # the reason, by operation and tier
         self._faults = deque[str](maxlen=_MAX_FAULTS)
@@ -110,12 +121,30 @@ class Store(Unpicklable):
         return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories, *self.blob_tiers)))}>"
 
     def name(self, model: Fingerprinted) -> str:
-        """Return what tells the KV of a model from others here: its fingerprint, if KV leaves this process.
+        """Return what tells the KV of a model from others here; models with one name have one fingerprint.
+
+        It is the fingerprint if KV leaves this process. Most memories have KV of one model, which needs none: the
+        fingerprint of the first model is compared only when another one comes.
+
+        Args:
+            model: As it was when it was first named. It is not kept alive.
 
         Raises:
             ModelChanged: The fingerprint is needed, and the model was changed.
         """
-        return model.fingerprint if self.blob_tiers else self._model_names.name(model)
+        if self.blob_tiers:
+            return model.fingerprint
+        with self._lock:
+            if self._first_model is None:
+                self._first_model = ref(model)
+            first = self._first_model()
+        if first is model:
+            return _FIRST
+        own = model.fingerprint
+        try:
+            return _FIRST if first is not None and first.fingerprint == own else own
+        except ModelChanged:  # the first one cannot be compared now, so KV is not shared
+            return own
 
     def get(self, key: str) -> Lookup:
         """Look up `key`, fastest tier first, and copy what is found to the faster tiers."""
@@ -133,7 +162,9 @@ class Store(Unpicklable):
         found = {key: Lookup(self.memory.find(key)) for key in wanted}
         missing = [key for key, lookup in found.items() if lookup.kv is None]
         if missing and self.host is not None:
-            found.update((key, lookup) for key in missing if (lookup := self._from_host(self.host, key)) is not None)
+            for key in missing:
+                if (stored := self.host.find(key)) is not None:
+                    found[key] = Lookup(self._decoded(stored), Tier.HOST, stored.nbytes)
             missing = [key for key in missing if found[key].kv is None]
         if missing and self.blob_tiers:
             found.update(self._from_tiers(missing))
@@ -264,7 +295,11 @@ class Store(Unpicklable):
     def _locked(self, stack: ExitStack, tiers: Iterable[BlobTier], key: str, timeout_s: float) -> bool:
         """Lock a key in every tier for as long as `stack`; return False if another process holds it."""
         for tier in tiers:
-            tried = self._attempt("lock", tier, partial(_try_lock, tier, key, timeout_s), self._faults)
+
+            def lock(tier: BlobTier = tier) -> list[Callable[[], object] | None]:
+                return [tier.try_lock(key, timeout_s)]
+
+            tried = self._attempt("lock", tier, lock, self._faults)
             if tried is None:  # a fault: go on without a lock
                 continue
             (unlock,) = tried
@@ -272,13 +307,6 @@ class Store(Unpicklable):
                 return False
             stack.callback(self._attempt, "unlock", tier, unlock, self._faults)
         return True
-
-    @property
-    def _memories(self) -> tuple[KVMemory | HostMemory, ...]:
-        return (self.memory,) if self.host is None else (self.memory, self.host)
-
-    def _cost(self, recipe: Recipe) -> float:
-        return encoding_cost(recipe) * int(self._notes.get(recipe.key, {}).get("priority", 1))
 
     def _keep(
         self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, stored: StoredEncoding | None = None
@@ -288,15 +316,13 @@ class Store(Unpicklable):
         Args:
             stored: The same KV as its codec stores it, if a tier had it.
         """
-        device, cost = self.memory.shape.device, self._cost(recipe)
+        device = self.memory.shape.device
+        priority = int(self._notes.get(recipe.key, {}).get("priority", 1))
+        cost = cost_at(recipe.num_tokens, recipe.last_position) * priority
         if self.host is not None and recipe.key not in self.host:
             self.host.offer(stored or to_stored(recipe, keys, values), cost)
         kept = self.memory.offer(recipe, keys, values, cost)
         return kept or KV(keys=keys.to(device), values=values.to(device))
-
-    def _from_host(self, host: HostMemory, key: str) -> Lookup | None:
-        stored = host.find(key)
-        return None if stored is None else Lookup(self._decoded(stored), Tier.HOST, stored.nbytes)
 
     def _decoded(self, stored: StoredEncoding) -> KV:
         return self._keep(stored.recipe, *from_stored(stored, self.memory.shape.device), stored)
@@ -305,20 +331,16 @@ class Store(Unpicklable):
         faults: dict[str, list[str]] = {key: [] for key in keys}
         found: dict[str, Lookup] = {}
         for rank, tier in enumerate(self.blob_tiers):
+
+            def read(key: str, tier: BlobTier = tier) -> tuple[str, StoredEncoding | None]:
+                return key, self._attempt("read", tier, partial(self._load, tier, key), faults[key])
+
             wanted = [key for key in keys if key not in found]
-            for key, stored in self._read(tier, wanted, faults):
+            for key, stored in _map(read, wanted, tier.max_parallel_reads):
                 if stored is not None:
                     self._write(stored, self.blob_tiers[:rank], faults[key])
                     found[key] = Lookup(self._decoded(stored), tier.kind, stored.nbytes, tuple(faults[key]))
         return {key: found.get(key) or Lookup(None, faults=tuple(faults[key])) for key in keys}
-
-    def _read(
-        self, tier: BlobTier, keys: Sequence[str], faults: Mapping[str, list[str]]
-    ) -> Iterator[tuple[str, StoredEncoding | None]]:
-        def read(key: str) -> tuple[str, StoredEncoding | None]:
-            return key, self._attempt("read", tier, partial(self._load, tier, key), faults[key])
-
-        return _map(read, keys, tier.max_parallel_reads)
 
     def _load(self, tier: BlobTier, key: str) -> StoredEncoding | None:
         """Read and verify a file. A damaged one is deleted."""
@@ -379,10 +401,6 @@ class Store(Unpicklable):
             self._failing[what, str(tier)] = fault.reason
         if fault.reason not in known:
             _log.warning("%s", fault)
-
-
-def _try_lock(tier: BlobTier, key: str, timeout_s: float) -> tuple[Callable[[], object] | None]:
-    return (tier.try_lock(key, timeout_s),)
 
 
 def _map(function: Callable[[_A], _T], values: Sequence[_A], max_threads: int) -> Iterator[_T]:

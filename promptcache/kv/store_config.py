@@ -85,7 +85,13 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     """
     source = checked_source(source)
     if isinstance(source, Store):
-        _check_shape(source, shape)
+        held = source.memory.shape
+        device = torch.empty(0, device=held.device).device  # "cuda" is "cuda:0"
+        if replace(held, device=device) != shape:
+            raise StoreError(
+                f"the store holds KV of {held}, and the model has {shape}: give each such model a Store of its own; "
+                "all models can share a folder, store='…'"
+            )
         return source
     if source is None:
         source = StoreConfig()
@@ -104,17 +110,6 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
             shape.device,
         )
     return store
-
-
-def _check_shape(store: Store, shape: KVShape) -> None:
-    """Refuse a store for KV of another shape."""
-    held = store.memory.shape
-    device = torch.empty(0, device=held.device).device  # "cuda" is "cuda:0"
-    if replace(held, device=device) != shape:
-        raise StoreError(
-            f"the store holds KV of {held}, and the model has {shape}: give each such model a Store of its own; all "
-            "models can share a folder, store='…'"
-        )
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:

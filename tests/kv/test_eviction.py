@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from promptcache.kv.eviction import GreedyDual, encoding_cost
+from promptcache.kv.eviction import GreedyDual, cost_at
 from tests.conftest import law_examples
-from tests.kv.stored import recipe
 
 KEYS = st.sampled_from([f"k{number}" for number in range(8)])
 
@@ -101,6 +100,6 @@ def test_later_tokens_cost_more() -> None:
     """The cost of an encoding grows with its tokens and their positions."""
 
     def cost(num_tokens: int, start: int) -> float:
-        return encoding_cost(recipe("", num_tokens, first=start))
+        return cost_at(num_tokens, start + num_tokens - 1)
 
     assert cost(10, 0) < cost(20, 0) < cost(20, 5_000)

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import KV, KVMemory, KVShape, Store, StoreConfig, memory, open_store
-from promptcache.kv.eviction import encoding_cost
+from promptcache.kv.eviction import cost_at
 from promptcache.kv.types import room_for
 from tests.conftest import law_examples
 from tests.kv.stored import recipe
@@ -53,7 +53,9 @@ def store_of(num_tokens: int, shape: KVShape = SHAPE) -> KVMemory:
 
 def put(store: KVMemory, name: str, value: float = 1.0) -> KV | None:
     """Offer an encoding."""
-    return store.offer(RECIPES[name], *kv(SIZES[name], value), encoding_cost(RECIPES[name]))
+    return store.offer(
+        RECIPES[name], *kv(SIZES[name], value), cost_at(RECIPES[name].num_tokens, RECIPES[name].last_position)
+    )
 
 
 def keep(store: KVMemory, key: object, num_tokens: int, cost: float, uses: int | None = None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
@@ -69,24 +69,14 @@ def unpack(
         CorruptEncoding: The file does not match its key or its checksum, or its KV has another shape.
         TierUnavailable: The file system cannot map files.
     """
-    stored, checksum = _read(data, source, key)
-    if shape is not None and stored.shape != replace(shape, device=_HOST):
-        raise CorruptEncoding(f"{source}: holds KV of {_text(stored.shape)}; this model's is {_text(shape)}")
-    if verify and _checksum(stored) != checksum:
-        raise CorruptEncoding(f"{source}: does not match its checksum")
-    return stored
-
-
-def _read(data: bytes | BinaryIO, source: str, key: str) -> tuple[StoredEncoding, str]:
-    """Return the encoding in a file and the checksum that its metadata states."""
     try:
         metadata, tensors = _content(data)
         if (version := metadata["version"]) != str(FORMAT_VERSION):
             raise ValueError(f"it has format version {version}, this library reads version {FORMAT_VERSION}")
         recipe = Recipe(**{name: read(metadata[name]) for name, read in _RECIPE.items()})
         dtype = tensors["keys.low" if recipe.codec.lossy else "keys"].dtype
-        shape = KVShape(**{name: int(metadata[name]) for name in _SHAPE}, dtype=dtype, device=_HOST)
-        specs, own_key, checksum = tensor_specs(recipe.codec, shape, recipe.num_tokens), recipe.key, metadata["sha256"]
+        own = KVShape(**{name: int(metadata[name]) for name in _SHAPE}, dtype=dtype, device=_HOST)
+        specs, own_key, checksum = tensor_specs(recipe.codec, own, recipe.num_tokens), recipe.key, metadata["sha256"]
     except _UNREADABLE as error:
         raise CorruptEncoding(f"{source}: is no encoding: {error}") from error
     except OSError as error:
@@ -94,9 +84,14 @@ def _read(data: bytes | BinaryIO, source: str, key: str) -> tuple[StoredEncoding
     if own_key != key:
         raise CorruptEncoding(f"{source}: holds the encoding {own_key}, which is not its name")
     if {name: TensorSpec(each.dtype, tuple(each.shape)) for name, each in tensors.items()} != specs:
-        raise CorruptEncoding(f"{source}: its tensors are not those of {_text(shape)} with codec {recipe.codec}")
+        raise CorruptEncoding(f"{source}: its tensors are not those of {_text(own)} with codec {recipe.codec}")
+    if shape is not None and own != replace(shape, device=_HOST):
+        raise CorruptEncoding(f"{source}: holds KV of {_text(own)}; this model's is {_text(shape)}")
     facts = {name.removeprefix(_FACT): text for name, text in metadata.items() if name.startswith(_FACT)}
-    return StoredEncoding(recipe=recipe, shape=shape, tensors=MappingProxyType(tensors), facts=facts), checksum
+    stored = StoredEncoding(recipe=recipe, shape=own, tensors=MappingProxyType(tensors), facts=facts)
+    if verify and _checksum(stored) != checksum:
+        raise CorruptEncoding(f"{source}: does not match its checksum")
+    return stored
 
 
 def _content(data: bytes | BinaryIO) -> tuple[Mapping[str, str], dict[str, torch.Tensor]]:
@@ -122,25 +117,20 @@ def _metadata(stored: StoredEncoding) -> dict[str, str]:
 
 def _checksum(stored: StoredEncoding) -> str:
     """Return the sha256 of the digests of the metadata and of the pieces of all tensors, sorted by name."""
-    contents = [_bytes_of(stored.tensors[name]) for name in sorted(stored.tensors)]
+    tensors = (stored.tensors[name].detach().flatten() for name in sorted(stored.tensors))
+    contents = [each.view(torch.uint8).numpy().data for each in tensors]
     pieces = [content[at : at + PIECE_BYTES] for content in contents for at in range(0, len(content), PIECE_BYTES)]
     metadata = json.dumps(_metadata(stored), sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(b"".join((_digest(metadata), *_digests(pieces)))).hexdigest()
-
-
-def _digests(pieces: Sequence[memoryview]) -> list[bytes]:
     if sum(map(len, pieces)) <= PIECE_BYTES:  # threads would cost more than they save
-        return list(map(_digest, pieces))
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # hashlib releases the GIL
-        return list(pool.map(_digest, pieces))
+        digests = [*map(_digest, pieces)]
+    else:
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # hashlib releases the GIL
+            digests = [*pool.map(_digest, pieces)]
+    return hashlib.sha256(b"".join((_digest(metadata), *digests))).hexdigest()
 
 
 def _digest(piece: bytes | memoryview) -> bytes:
     return hashlib.sha256(piece).digest()
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    return tensor.detach().flatten().view(torch.uint8).numpy().data
 
 
 def _text(shape: KVShape) -> str:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from fsspec.implementations.local import LocalFileSystem
 
 from promptcache.atomic import NotRegular, open_regular, publish
-from promptcache.diagnostics import CorruptEncoding, StoreError, shown
+from promptcache.diagnostics import CorruptEncoding, StoreError
 
 _UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of one file. Other errors concern the whole file system."""
@@ -57,21 +57,6 @@ def open_file(path: str, *, mark_use: bool = False) -> BinaryIO | None:
         with contextlib.suppress(OSError):  # a read-only folder, or the file of another user
             os.utime(file.fileno())
     return file
-
-
-def local_root(folder: str | os.PathLike[str]) -> str:
-    """Return the absolute path of the folder of a store.
-
-    Raises:
-        StoreError: The path cannot be a folder.
-    """
-    try:
-        root = expand_home(folder).absolute()  # the program may change its working directory
-        if root.exists() and not root.is_dir():
-            raise StoreError(f"store '{folder}' is not a folder; name another path")
-    except OSError as error:
-        raise StoreError(f"store {shown(os.fspath(folder))} cannot be a folder: {error.strerror}") from error
-    return str(root)
 
 
 def expand_home(folder: str | os.PathLike[str]) -> Path:

@@ -25,11 +25,11 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from promptcache.atomic import refuse_links
-from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
+from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable, shown
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import unpack
-from promptcache.kv.files.local import LocalFiles, expand_home, local_root, open_file
+from promptcache.kv.files.local import LocalFiles, expand_home, open_file
 from promptcache.kv.keys import file_name, key_of
 from promptcache.kv.types import Tier
 from promptcache.locks import new_lock
@@ -208,25 +208,31 @@ class FileTier(BlobTier):
         self._place: _Place | None = None
         self.has_locks = "://" not in os.fspath(location)
         if self.has_locks:
-            self.kind, self._name = Tier.DISK, str(expand_home(location))
-            self._connect = partial(_Place, LocalFiles(), local_root(location), nullcontext())
+            root = expand_home(location)
+            self.kind, self._name = Tier.DISK, str(root)
+            try:
+                root = root.absolute()  # the program may change its working directory
+                is_folder = root.is_dir() or not root.exists()
+            except OSError as error:
+                reason = f"cannot be a folder: {error.strerror}"
+                raise StoreError(f"store {shown(os.fspath(location))} {reason}") from error
+            if not is_folder:
+                raise StoreError(f"store '{location}' is not a folder; name another path")
+            self._connect = partial(_Place, LocalFiles(), str(root), nullcontext())
             with suppress(TierUnavailable):
                 self._run("write", _Place.make_folders)
                 if budget_bytes is not None:
                     self.gc()
         else:
-            self._name = _without_credentials(str(location)).rstrip("/")
+            self._name = re.sub(r"(?<=//)[^/@]*@", "", str(location)).rstrip("/")  # without user:password@
             self._connect = partial(_Place.of_url, str(location), options or {})
-            self._open_url()
-
-    def _open_url(self) -> None:
-        try:
-            self._run("open", _Place.check_root)
-        except TierUnavailable as fault:
-            error = fault.__cause__
-            if isinstance(error, _WRONG_URL) or not (self._place is not None or isinstance(error, OSError)):
-                raise StoreError(f"cannot use this URL as a store: {str(error) or type(error).__name__}") from error
-            self.opening_fault = fault
+            try:
+                self._run("open", _Place.check_root)
+            except TierUnavailable as fault:
+                cause = fault.__cause__
+                if isinstance(cause, _WRONG_URL) or not (self._place is not None or isinstance(cause, OSError)):
+                    raise StoreError(f"cannot use this URL as a store: {str(cause) or type(cause).__name__}") from cause
+                self.opening_fault = fault
 
     def __str__(self) -> str:
         return self._name
@@ -237,13 +243,14 @@ class FileTier(BlobTier):
         place = self._place
         return PARALLEL_READS if place is not None and _is_thread_safe(place.files) else 1
 
-    def read(self, key: str) -> bytes | BinaryIO | None:
+    def read(self, key: str, *, mark_use: bool = True) -> bytes | BinaryIO | None:
         """Return the open file of `key` in a folder, or its content under a URL.
 
         Raises:
             CorruptEncoding: It is no file, cannot be read, or is too large.
         """
-        return self._read(key, mark_use=True)
+        name = file_name(key)
+        return self._run("read", lambda place: place.read(name, f"{self}/{name}", mark_use))
 
     def write(self, key: str, data: bytes) -> None:
         """Write a file atomically. Above the budget nothing is written."""
@@ -306,14 +313,15 @@ class FileTier(BlobTier):
         Raises:
             CorruptEncoding: The file does not match its key.
         """
-        return None if (data := self._read(key)) is None else unpack(data, f"{self}/{key}", key, verify=False)
+        data = self.read(key, mark_use=False)
+        return None if data is None else unpack(data, f"{self}/{key}", key, verify=False)
 
     def verify_all(self) -> Iterator[VerifyResult]:
         """Read every file with the name of an encoding and yield a result for each. Nothing is removed."""
         for entry in sorted(self._run("list", lambda place: place.list("encodings")), key=lambda entry: entry["name"]):
             key, fault = key_of(entry["name"]), None
             try:
-                if key is None or (data := self._read(key)) is None:
+                if key is None or (data := self.read(key, mark_use=False)) is None:
                     continue  # a foreign file, or another process has evicted it
                 unpack(data, f"{self}/{key}", key)
             except CorruptEncoding as error:
@@ -338,10 +346,6 @@ class FileTier(BlobTier):
                 return removed
 
         return self._run("clean up", collect)
-
-    def _read(self, key: str, *, mark_use: bool = False) -> bytes | BinaryIO | None:
-        name = file_name(key)
-        return self._run("read", lambda place: place.read(name, f"{self}/{name}", mark_use))
 
     def _make_room(self, place: _Place, nbytes: int) -> bool:
         """Evict until `nbytes` more fit. If they cannot fit, evict nothing and return False.
@@ -423,11 +427,6 @@ class FileTier(BlobTier):
         """Stop using the URL for a while; return the error to raise."""
         self._paused_until, self._why_paused = time.monotonic() + self._retry_after_s, why
         return TierUnavailable(f"{self}: cannot {what}: {why}", why)
-
-
-def _without_credentials(url: str) -> str:
-    """Return a URL for messages, without `user:password@`."""
-    return re.sub(r"(?<=//)[^/@]*@", "", url)
 
 
 def _is_thread_safe(files: AbstractFileSystem) -> bool:
