@@ -65,8 +65,9 @@ class PrefixHit(Unpicklable):
             "attention_mask": None,
             "past_key_values": step,
             "use_cache": True,
-            **model.only_logits_of(self._pass.last()),
         }
+        if model.takes_logits_to_keep:
+            self.inputs["logits_to_keep"] = torch.tensor(self._pass.last(), device=model.device)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.num_cached)} rows: {sum(self.num_cached)} tokens cached>"

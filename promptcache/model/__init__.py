@@ -5,14 +5,12 @@ The only core room that imports transformers.
 
 from promptcache.model.facts import EIGHT_BITS, MODEL_FAULTS, NO_INTERFACE, is_quantized
 from promptcache.model.fingerprint import runs_own_code
-from promptcache.model.load import load_model, wrap_tokenizer
+from promptcache.model.hook import step_cache
+from promptcache.model.load import function_schema, load_model, wrap_tokenizer
 from promptcache.model.model import Model, as_model, token_tensor
-from promptcache.model.options import needs_processors, read_options, tell_unused
+from promptcache.model.options import logits_processors, needs_processors, read_options, stopping_criteria, tell_unused
 from promptcache.model.positioned_cache import PositionedCache, PositionedDynamicCache
-from promptcache.model.processors import logits_processors, stopping_criteria
 from promptcache.model.reference import reference_logits, used_tokens
-from promptcache.model.step_layer import step_cache
-from promptcache.model.tools import function_schema
 
 __all__ = [
     "EIGHT_BITS",

@@ -55,6 +55,12 @@ _STATE_SPACE_NAMES = (
     "attn_layer_indices",
     "layers_block_type",
 )
+_ROTARY = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base", "rotary")
+
+EIGHT_BITS = (
+    "with activations in 8 bits, logits depend on the tokens that are computed together: quantize its weights only, or "
+    "load it without quantization"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,33 +87,6 @@ class Facts:
         return next((window for window in self.windows if window is not None), None)
 
 
-def check_kind(hf: object) -> None:
-    """Refuse an object that is not a generating model of transformers.
-
-    Raises:
-        UnsupportedModel: Names the type, and the way to load a model.
-    """
-    name = type(hf).__name__
-    if not isinstance(hf, PreTrainedModel):
-        raise UnsupportedModel(f"an engine takes a loaded model of transformers, not {name}; {_inside(hf)}")
-    if not hf.can_generate():
-        raise UnsupportedModel(f"{name} does not generate text; load it with AutoModelForCausalLM")
-    if hf.generation_config is None:
-        raise UnsupportedModel(f"{name} has no generation configuration; set it to GenerationConfig()")
-
-
-def _inside(wrapper: object) -> str:
-    """Return the fix for something else than a model: the model inside of it, or the way to load one."""
-    parts = wrapper.named_modules() if isinstance(wrapper, torch.nn.Module) else ()
-    for place, part in parts:
-        if isinstance(part, PreTrainedModel):
-            return (
-                f"pass the {type(part).__name__} inside of it, model.{place}. It has the adapters in its layers, and "
-                "not what the wrapper itself adds, such as virtual tokens or compiled code"
-            )
-    return "Engine.from_pretrained() loads one by its name or folder"
-
-
 def check_causal(config: PretrainedConfig, name: str) -> None:
     """Refuse an encoder-decoder model.
 
@@ -118,39 +97,48 @@ def check_causal(config: PretrainedConfig, name: str) -> None:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; only causal decoders can be cached by modules")
 
 
-EIGHT_BITS = (
-    "with activations in 8 bits, logits depend on the tokens that are computed together: quantize its weights only, or "
-    "load it without quantization"
-)
-
-
-def check_weights(hf: PreTrainedModel) -> None:
-    """Refuse a model with weights on the meta device, with sparse weights, or with weights that cannot be read.
+def check_loaded(hf: object) -> None:
+    """Refuse an object that is not a generating model of transformers with dense weights that can be read.
 
     Layers of `torch.ao.nn.quantized` are refused as well: they quantize activations with one scale for all tokens.
 
     Raises:
-        UnsupportedModel: Gives their number, or names the weight.
+        UnsupportedModel: Names the type and the way to load a model, or the weight.
     """
-    for name, part in hf.named_modules():
+    name = type(hf).__name__
+    if not isinstance(hf, PreTrainedModel):
+        fix = "Engine.from_pretrained() loads one by its name or folder"
+        for place, part in hf.named_modules() if isinstance(hf, torch.nn.Module) else ():
+            if isinstance(part, PreTrainedModel):
+                fix = (
+                    f"pass the {type(part).__name__} inside of it, model.{place}. It has the adapters in its layers, "
+                    "and not what the wrapper itself adds, such as virtual tokens or compiled code"
+                )
+                break
+        raise UnsupportedModel(f"an engine takes a loaded model of transformers, not {name}; {fix}")
+    if not hf.can_generate():
+        raise UnsupportedModel(f"{name} does not generate text; load it with AutoModelForCausalLM")
+    if hf.generation_config is None:
+        raise UnsupportedModel(f"{name} has no generation configuration; set it to GenerationConfig()")
+    for place, part in hf.named_modules():
         if type(part).__module__.startswith("torch.ao.nn.quantized"):
-            raise UnsupportedModel(f"{type(hf).__name__}: '{name}' is quantized by torch.ao, and {EIGHT_BITS}")
+            raise UnsupportedModel(f"{name}: '{place}' is quantized by torch.ao, and {EIGHT_BITS}")
     weights = dict((*hf.named_parameters(), *hf.named_buffers()))
-    for name, weight in weights.items():
+    for place, weight in weights.items():
         if weight.layout is not torch.strided:
             raise UnsupportedModel(
-                f"{type(hf).__name__}: the weight '{name}' is sparse ({weight.layout}); make it dense with to_dense()"
+                f"{name}: the weight '{place}' is sparse ({weight.layout}); make it dense with to_dense()"
             )
         if any(part.data_ptr() == 0 and part.numel() and not part.is_meta for part in plain_tensors(weight)):
             raise UnsupportedModel(
-                f"{type(hf).__name__}: the values of the weight '{name}' cannot be read, because "
-                f"{type(weight).__name__} has no __tensor_flatten__; load the model without this quantization"
+                f"{name}: the values of the weight '{place}' cannot be read, because {type(weight).__name__} has no "
+                "__tensor_flatten__; load the model without this quantization"
             )
     num_empty = sum(weight.is_meta for weight in weights.values())
     if num_empty:
         raise UnsupportedModel(
-            f"{type(hf).__name__}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without "
-            "values; load the model with from_pretrained(), whole, on one device"
+            f"{name}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without values; load "
+            "the model with from_pretrained(), whole, on one device"
         )
 
 
@@ -179,32 +167,23 @@ def is_quantized(hf: PreTrainedModel) -> bool:
     )
 
 
-def check_code(hf: PreTrainedModel, name: str) -> None:
-    """Refuse a model whose positions are the order of its cache, or whose layers do not call the attention interface.
+def read_facts(hf: PreTrainedModel) -> Facts:
+    """Return the facts in the configuration of a model.
 
     Raises:
-        UnsupportedModel: Names the model.
+        UnsupportedModel: The model is not a causal decoder with plain key-value caches, takes positions from the order
+            of its cache, or has layers that do not call the attention interface.
     """
-    text: Any = hf.config.get_text_config(decoder=True)
-    if "position_ids" not in inspect.signature(type(hf).forward).parameters or getattr(text, "alibi", False):
-        raise UnsupportedModel(
-            f"{name} takes positions from the order of the cache, as ALiBi does, so gaps between modules would "
-            "change its output"
-        )
-    if not type(hf)._can_set_attn_implementation():
-        raise UnsupportedModel(f"{name} {NO_INTERFACE}")
-
-
-def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
-    """Return the facts in a configuration.
-
-    Raises:
-        UnsupportedModel: The model is not a causal decoder with plain key-value caches.
-    """
-    name = f"{config.model_type} ({class_name})"
+    config: Any = hf.config
+    name = f"{config.model_type} ({type(hf).__name__})"
     check_causal(config, name)
     text: Any = config.get_text_config(decoder=True)
-    layer_types = _layer_types(text)
+    window = getattr(text, "sliding_window", None)
+    layer_types = getattr(text, "layer_types", None)
+    if layer_types is None:
+        is_chunked = getattr(text, "attention_chunk_size", None) is not None
+        kind = "chunked_attention" if is_chunked else "full_attention" if window is None else "sliding_attention"
+        layer_types = [kind] * text.num_hidden_layers
     for field in _STATE_SPACE_NAMES:
         if getattr(text, field, None):
             raise UnsupportedModel(
@@ -218,27 +197,17 @@ def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
         raise UnsupportedModel(
             f"{name} scales queries by their slots in the cache (configuration field 'attn_temperature_tuning')"
         )
-    window = getattr(text, "sliding_window", None)
+    if "position_ids" not in inspect.signature(type(hf).forward).parameters or getattr(text, "alibi", False):
+        raise UnsupportedModel(
+            f"{name} takes positions from the order of the cache, as ALiBi does, so gaps between modules would "
+            "change its output"
+        )
+    if not type(hf)._can_set_attn_implementation():
+        raise UnsupportedModel(f"{name} {NO_INTERFACE}")
     return Facts(
         name=name,
         windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
         max_positions=next((getattr(text, field) for field in LENGTH_NAMES if getattr(text, field, None)), None),
-        learned_positions=not has_rotary(text),
+        learned_positions=not any(getattr(text, field, None) for field in _ROTARY),
         softcap=getattr(text, "attn_logit_softcapping", None) is not None,
     )
-
-
-def has_rotary(text: Any) -> bool:
-    """Whether positions enter by rotary embeddings, so that every position exists."""
-    fields = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base", "rotary")
-    return any(getattr(text, field, None) for field in fields)
-
-
-def _layer_types(text: Any) -> list[str]:
-    declared = getattr(text, "layer_types", None)
-    if declared is not None:
-        return list(declared)
-    kind = "full_attention" if getattr(text, "sliding_window", None) is None else "sliding_attention"
-    if getattr(text, "attention_chunk_size", None) is not None:
-        kind = "chunked_attention"
-    return [kind] * text.num_hidden_layers

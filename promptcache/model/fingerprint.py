@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 from torch.nn.modules import module as torch_module
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from promptcache.kv import FORMAT_VERSION
 
@@ -39,17 +39,20 @@ def model_fingerprint(model: PreTrainedModel, regime: str) -> str:
         model: On any device; not changed.
         regime: Changes that were made to the model (pinned RoPE).
     """
-    unused = _unused_weights(model)
+    unused = tuple(  # the weights of inactive adapters, which no forward pass uses
+        f"{name}.{attribute}.{adapter}."
+        for name, layer in adapter_layers(model)
+        for attribute in layer.adapter_layer_names
+        if isinstance(held := getattr(layer, attribute, None), torch.nn.ModuleDict | torch.nn.ParameterDict)
+        for adapter in held
+        if adapter not in active_adapters(layer)
+    )
     weights = {name: each for name, each in model.state_dict().items() if not f"{name}.".startswith(unused)}
     with ThreadPoolExecutor() as pool:
         described = sorted(pool.map(_described, weights, weights.values()))
-    about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, _config_identity(model.config)]
+    config = {name: value for name, value in model.config.to_dict().items() if name not in _NOT_IDENTITY}
+    about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config]
     return _digest_of([*about, _digest_of(described), _additions(model)])
-
-
-def _config_identity(config: PretrainedConfig) -> dict[str, object]:
-    """Return the configuration fields that KV depends on, without weights and dtype."""
-    return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 
 
 def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
@@ -74,27 +77,29 @@ def adapter_settings(layer: Any) -> tuple[tuple[str, ...], list[Any], list[str]]
     return active, scales, [*layer.merged_adapters]
 
 
-def _unused_weights(hf: Module) -> tuple[str, ...]:
-    """Return the name prefixes of the weights of inactive adapters, which no forward pass uses."""
-    return tuple(
-        f"{name}.{attribute}.{adapter}."
-        for name, layer in adapter_layers(hf)
-        for attribute in layer.adapter_layer_names
-        if isinstance(held := getattr(layer, attribute, None), torch.nn.ModuleDict | torch.nn.ParameterDict)
-        for adapter in held
-        if adapter not in active_adapters(layer)
-    )
-
-
 def _additions(hf: Module) -> Mapping[str, object]:
     """Return a description of all additions to a model, for JSON; {} if there are none.
 
     With own code, each description is another one: no KV of another engine may be used.
     """
     settings = {name: adapter_settings(layer) for name, layer in adapter_layers(hf)}
+    buffers: dict[str, list[object]] = {}
+    for name, module in hf.named_modules():
+        for own in sorted(module._non_persistent_buffers_set):
+            if (buffer := module._buffers.get(own)) is None:
+                continue
+            about: list[object] = [str(buffer.dtype), *buffer.shape]
+            if (
+                buffer.is_floating_point()
+            ):  # each machine computes them, with its rounding, so means of parts are rounded
+                parts = buffer.detach().flatten().cpu().double().tensor_split(min(_CHUNKS, buffer.numel() or 1))
+                about += [f"{float(each.mean()):.2e}" for each in parts]
+            else:
+                about.append(_tensor_digest(buffer))
+            buffers[f"{name}.{own}"] = about
     found = {
         "adapters": {name: each for name, each in settings.items() if any(each)},
-        "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},
+        "buffers": buffers,
         "own code": secrets.token_hex() if _has_own_code(hf) else None,
     }
     return {name: each for name, each in found.items() if each}
@@ -126,22 +131,6 @@ def replaced_forwards(module: Module) -> Iterator[object]:
         forward = vars(module).get("_old_forward")
     if forward is not None and getattr(forward, "__func__", None) is not type(module).forward:
         yield forward
-
-
-def _unsaved_buffers(hf: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, module in hf.named_modules():
-        for own in sorted(module._non_persistent_buffers_set):
-            if (buffer := module._buffers.get(own)) is not None:
-                yield f"{name}.{own}", buffer
-
-
-def _buffer(buffer: torch.Tensor) -> list[object]:
-    """Describe a buffer. Numbers that each machine computes may differ by rounding, so means of parts are rounded."""
-    about: list[object] = [str(buffer.dtype), *buffer.shape]
-    if not buffer.is_floating_point():
-        return [*about, _tensor_digest(buffer)]
-    numbers = buffer.detach().flatten().cpu().double()
-    return [*about, *(f"{float(each.mean()):.2e}" for each in numbers.tensor_split(min(_CHUNKS, len(numbers) or 1)))]
 
 
 def _type_name(value: object) -> str:

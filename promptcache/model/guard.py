@@ -6,7 +6,7 @@ does not notice that a hook behaves differently, nor a write through `weight.dat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import Any
@@ -39,7 +39,16 @@ class ModelGuard:
     def __init__(self, hf: Any) -> None:
         self._hf = hf
         self._layers = [layer for _, layer in adapter_layers(hf)]
-        self._modules = modules = [*_modules_in_use(hf)]
+        active, unused = list[tuple[Any, str]](), set[Module]()  # adapters with their containers; all else of adapters
+        for layer in self._layers:
+            used = active_adapters(layer)
+            for container in layer.children():
+                if isinstance(container, torch.nn.ModuleDict | torch.nn.ParameterDict):
+                    unused.add(container)
+                    active += [(container, name) for name in container if name in used]
+                    inactive = (container[name] for name in container if name not in used)
+                    unused.update(*(part.modules() for part in inactive if isinstance(part, Module)))
+        self._modules = modules = [each for each in hf.modules() if each not in unused]
         self._vars = [vars(each) for each in modules]
         self._classes: list[Any] = [*dict.fromkeys(map(type, modules))]
         self._hooks = [
@@ -47,12 +56,24 @@ class ModelGuard:
             torch_module._global_forward_pre_hooks,
             torch_module._global_forward_hooks,
         ]
-        self._owners, self._names = zip(*_places(modules, self._layers), strict=True)
+
+        # The places of all modules, parameters and buffers that take part in a forward pass, and what is there.
+        held_by = (each for module in modules for each in (module._modules, module._parameters, module._buffers))
+        places = [(owner, name) for owner in held_by for name in owner]
+        places += [(each._modules if name in each._modules else each._parameters, name) for each, name in active]
+        self._owners, self._names = zip(*places, strict=True)
         self._held = [*map(dict.get, self._owners, self._names)]
         held = [each for each in self._held if isinstance(each, torch.Tensor)]
         self._tensors = [part for each in held for part in plain_tensors(each)]
         self._counted = [each for each in self._tensors if not each.is_inference()]  # those have no version counter
-        self._samples = [*_samples(self._layers)]
+
+        # A few numbers of the first and the last weight of each active adapter, as views: weights are contiguous.
+        weights: dict[str, list[torch.Tensor]] = {}
+        for container, name in active:
+            part = container[name]
+            weights.setdefault(name, []).extend(part.parameters() if isinstance(part, Module) else [part])
+        ends = [each.detach().flatten() for own in weights.values() if own for each in (own[0], own[-1])]
+        self._samples = [each[:: max(1, len(each) // _SAMPLE_SIZE)] for each in ends]
         self._state, self._numbers = self._read(), self._sampled_numbers()
 
     def check(self, *, numbers: bool = False) -> None:
@@ -66,8 +87,20 @@ class ModelGuard:
             ModelChanged: It is another one; says what has changed, and the fix.
         """
         is_same = all(map(is_, map(dict.get, self._owners, self._names), self._held)) and self._read() == self._state
-        if not is_same or (numbers and self._sampled_numbers() != self._numbers):
-            raise ModelChanged(self._change())
+        if is_same and (not numbers or not self._samples or self._sampled_numbers() == self._numbers):
+            return
+        name = type(self._hf).__name__
+        try:
+            check_mode(self._hf)
+        except UnsupportedModel as refusal:
+            raise ModelChanged(str(refusal)) from None
+        kinds = ("adapters", "hooks", "forward functions", "forward functions", "mode", "attention implementation")
+        changed = (each for each, now, was in zip(kinds, self._read(), self._state, strict=False) if now != was)
+        raise ModelChanged(
+            f"{name} has other {next(changed, 'weights or layers')} than when this engine was made, and stored KV "
+            "belongs to the model as it was: undo the change, or make another engine. Several engines, such as one for "
+            "each adapter, may share a model; each answers while the model is as it was made with"
+        )
 
     def _read(self) -> tuple[object, ...]:
         hooks = chain.from_iterable(each.values() for each in self._hooks if each)
@@ -85,65 +118,3 @@ class ModelGuard:
     def _sampled_numbers(self) -> list[float]:
         numbers: list[float] = torch.cat(self._samples).tolist() if self._samples else []
         return numbers
-
-    def _change(self) -> str:
-        """Return the message of the error."""
-        name = type(self._hf).__name__
-        try:
-            check_mode(self._hf)
-        except UnsupportedModel as refusal:
-            return str(refusal)
-        names = ("adapters", "hooks", "forward functions", "forward functions", "mode", "attention implementation")
-        changed = (each for each, now, was in zip(names, self._read(), self._state, strict=False) if now != was)
-        what = next(changed, "weights or layers")
-        return (
-            f"{name} has other {what} than when this engine was made, and stored KV belongs to the model as it was: "
-            "undo the change, or make another engine. Several engines, such as one for each adapter, may share a "
-            "model; each answers while the model is as it was made with"
-        )
-
-
-def _parts(layer: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the container and the name of each adapter, for each part of it in a layer."""
-    for container in layer.children():
-        if isinstance(container, torch.nn.ModuleDict | torch.nn.ParameterDict):
-            yield from ((container, name) for name in container)
-
-
-def _modules_in_use(hf: Module) -> Iterator[Module]:
-    """Yield the modules of a model without the containers of adapters, and without inactive adapters."""
-    unused: set[Module] = set()
-    for _, layer in adapter_layers(hf):
-        active = active_adapters(layer)
-        for container, name in _parts(layer):
-            unused.add(container)
-            if name not in active and isinstance(container[name], Module):
-                unused.update(container[name].modules())
-    return (each for each in hf.modules() if each not in unused)
-
-
-def _places(modules: Iterable[Module], layers: Iterable[Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield where the modules, parameters and buffers are held that take part in a forward pass."""
-    for module in modules:
-        for held in (module._modules, module._parameters, module._buffers):
-            yield from ((held, name) for name in held)
-    for layer in layers:
-        active = active_adapters(layer)
-        for container, name in _parts(layer):
-            if name in active:
-                yield (container._modules if name in container._modules else container._parameters), name
-
-
-def _samples(layers: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield a few numbers of the first and the last weight of each active adapter, as views."""
-    weights: dict[str, list[torch.Tensor]] = {}
-    for layer in layers:
-        active = active_adapters(layer)
-        for container, name in _parts(layer):
-            if name in active:
-                part = container[name]
-                weights.setdefault(name, []).extend(part.parameters() if isinstance(part, Module) else [part])
-    for own in weights.values():
-        for weight in (own[0], own[-1]) if own else ():
-            numbers = weight.detach().flatten()  # a view, because weights are contiguous
-            yield numbers[:: max(1, len(numbers) // _SAMPLE_SIZE)]

@@ -1,11 +1,11 @@
-"""Load a model and a tokenizer by name, and wrap a loaded tokenizer.
+"""Load a model and a tokenizer by name, wrap a loaded tokenizer, and describe functions for its chat template.
 
 A model or tokenizer that cannot be loaded raises an error that names it and the fix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
+from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException, get_json_schema
 
 from promptcache.declared import declared
 from promptcache.diagnostics import (
@@ -59,8 +60,13 @@ def load_model(
     wanted = _checked_dtype(dtype)
     where = _checked_device(device)
     folder = local_folder(name)
-    if folder is not None:
-        _check_folder(folder)
+    if folder is not None and not (folder / "config.json").is_file():
+        raise ModelNotFound(f"model folder '{folder}' has no config.json; save a model there with save_pretrained")
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    if folder is not None and not any((folder / file).is_file() for file in files):
+        raise ModelNotFound(
+            f"model folder '{folder}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
+        )
     source = str(folder or name)
     places = {name: options[name] for name in _WHERE if name in options}
     offline = folder is None and not ask_hub(source, **places)
@@ -72,7 +78,10 @@ def load_model(
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
             if offline:  # if peft is installed, transformers looks for an adapter, with options of its own
                 how = {"adapter_kwargs": {"local_files_only": True}, **how}
-            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
+            stored = str(getattr(config, "dtype", "")).removeprefix("torch.")
+            if wanted == "auto" and where.type == "cpu" and stored == "float16":  # is slow and coarse on a CPU
+                wanted = torch.float32
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=wanted, **how)
             hf.to(where)
     except TypeError as error:
         raise _unknown_option(name, options, error) from error
@@ -107,6 +116,19 @@ def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequ
     return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template, end_ids)
 
 
+def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the JSON schema of a function with type hints, and a docstring with a section `Args:` of Google's style.
+
+    Raises:
+        InvalidValue: It has no such docstring, or an argument has no type hint.
+    """
+    try:
+        found: dict[str, Any] = get_json_schema(function)
+    except (DocstringParsingException, TypeHintParsingException) as error:
+        raise InvalidValue(f"{getattr(function, '__name__', function)} cannot be a tool: {error}") from None
+    return found
+
+
 def _unknown_option(name: str | Path, options: Mapping[str, Any], error: TypeError) -> PromptCacheError:
     """Return the error for an option that transformers does not take, or for a model that it cannot make."""
     unknown = next((each for each in options if f"unexpected keyword argument '{each}'" in str(error)), None)
@@ -130,15 +152,6 @@ def _without_progress_bars() -> Iterator[None]:
     finally:
         if enabled:
             bars.enable_progress_bar()
-
-
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"model folder '{folder}' has no config.json; save a model there with save_pretrained")
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelNotFound(
-            f"model folder '{folder}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
-        )
 
 
 def _checked_dtype(asked: object) -> str | torch.dtype:
@@ -166,10 +179,3 @@ def _checked_device(asked: Any) -> torch.device:
     if device.type == "meta":
         raise UnsupportedModel("device 'meta' holds no values, so nothing can be computed on it; use 'cpu' or 'cuda'")
     return device
-
-
-def _dtype(asked: str | torch.dtype, device: torch.device, config: Any) -> str | torch.dtype:
-    """Return float32 for a float16 checkpoint on a CPU, where float16 is slow and coarse."""
-    if asked == "auto" and device.type == "cpu" and str(getattr(config, "dtype", "")).endswith("float16"):
-        return "auto" if "bfloat16" in str(config.dtype) else torch.float32
-    return asked

@@ -9,38 +9,28 @@ import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 from torch.amp import is_autocast_available
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from promptcache.attention import Kernels, asked_kernels, to_device
 from promptcache.diagnostics import ModelChanged, NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
-from promptcache.locks import new_lock
-from promptcache.model.facts import (
-    MODEL_FAULTS,
-    Facts,
-    check_code,
-    check_kind,
-    check_mode,
-    check_weights,
-    is_quantized,
-    read_facts,
-)
+from promptcache.model.facts import MODEL_FAULTS, Facts, check_loaded, check_mode, is_quantized, read_facts
 from promptcache.model.fingerprint import model_fingerprint
 from promptcache.model.guard import ModelGuard
-from promptcache.model.hook import implementation_name, register
+from promptcache.model.hook import install_attention
 from promptcache.model.packed import pack_linears
 from promptcache.model.positioned_cache import watch_positions
 from promptcache.model.relocation import Relocation, read_relocation
-from promptcache.model.rope import pin_rope
 
 _LONGEST_DEFAULT = 1 << 17
 _LENGTH = whole(1, unit="positions")
-_register_once = new_lock()
 
 
 class Model:
@@ -53,7 +43,8 @@ class Model:
         context_length: Number of positions that may be used.
         shape: Shape of the KV of one token.
         num_known_tokens: Token IDs below this number have an embedding.
-        guard: Notices that the model was changed.
+        guard: Notices that the model was changed. It is asked before each forward pass.
+        takes_logits_to_keep: Whether `forward` of the transformers model computes logits of some tokens only.
         kernels: The kernels of its attention on a GPU; None before they are chosen, when the Triton kernels compute
             where they run.
     """
@@ -65,29 +56,33 @@ class Model:
             context_length: Number of positions to use; None uses all that the model declares.
         """
         self.kernels: Kernels | None = asked_kernels()
-        check_kind(hf)
-        check_weights(hf)
+        check_loaded(hf)
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
         check_mode(hf)
         for part in hf.modules():
             if isinstance(part, PreTrainedModel):
                 part.config.return_dict = True  # in transformers 5.23, most models read the layers' output by name
         self.hf: Any = hf
-        self.facts: Facts = read_facts(hf.config, type(hf).__name__)
-        check_code(hf, self.facts.name)
-        self.context_length = self._choose_context_length(context_length)
-        self._regime = pin_rope(hf, self.context_length)
+        self.facts: Facts = read_facts(hf)
+        (_LENGTH | None).check("context_length", context_length, UnsupportedModel)
+        longest = self.facts.max_positions or _LONGEST_DEFAULT
+        if context_length is not None and context_length > longest:
+            raise UnsupportedModel(
+                f"context_length={shown(context_length)}: {self.facts.name} has {longest} positions; a model with more "
+                "positions declares them in its configuration (max_position_embeddings)"
+            )
+        self.context_length = longest if context_length is None else context_length
+        self._regime = _pin_rope(hf, self.context_length)
         # Layers of bitsandbytes reorder their weights in a forward pass, and a state dict undoes this.
         self._fingerprint = model_fingerprint(hf, self._regime) if is_quantized(hf) else None
         self.shape = self._probe()
         embeddings: Any = hf.get_input_embeddings()
         self.num_known_tokens: int = embeddings.num_embeddings
-        self._install_attention()
+        install_attention(hf, "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager")
         watch_positions(hf)
         self.guard = ModelGuard(hf)
         self._relocation: Relocation | str | None = None  # or the reason why there is none
-        self._masks_by_type = _takes_mask_mapping(hf)
-        self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
+        self.takes_logits_to_keep = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -108,10 +103,6 @@ class Model:
             ModelChanged: It has other adapters, hooks, functions or weights, is in training mode, or compiled.
         """
         self.guard.check(numbers=True)
-
-    def check_pass(self) -> None:
-        """As `check_unchanged`, before a forward pass: it does not wait for the device."""
-        self.guard.check()
 
     def is_unchanged(self) -> bool:
         """Whether the model is as it was when this object was made."""
@@ -157,7 +148,10 @@ class Model:
     @property
     def can_relocate(self) -> bool:
         """Whether keys can be moved to other positions, as `relocation` does."""
-        return isinstance(self._found_relocation(), Relocation)
+        try:
+            return bool(self.relocation.layers)
+        except UnsupportedModel:
+            return False
 
     @property
     def relocation(self) -> Relocation:
@@ -168,17 +162,13 @@ class Model:
         Raises:
             UnsupportedModel: The model uses positions outside of rotary embeddings; gives the reason.
         """
-        found = self._found_relocation()
-        if isinstance(found, str):
-            raise UnsupportedModel(found)
-        return found
-
-    def _found_relocation(self) -> Relocation | str:
         if self._relocation is None:
             try:
                 self._relocation = read_relocation(self)
             except UnsupportedModel as refusal:
                 self._relocation = str(refusal)
+        if isinstance(self._relocation, str):
+            raise UnsupportedModel(self._relocation)
         return self._relocation
 
     def check_vocabulary(self, token_ids: Sequence[int]) -> None:
@@ -223,8 +213,8 @@ class Model:
         Raises:
             ModelChanged: As for `check_unchanged`.
         """
-        chosen = {} if keep is None else self.only_logits_of(keep)
-        self.check_pass()
+        chosen = {} if keep is None or not self.takes_logits_to_keep else {"logits_to_keep": keep}
+        self.guard.check()
         with self.without_autocast():
             output = self.hf(
                 input_ids=token_ids,
@@ -237,20 +227,11 @@ class Model:
         logits: torch.Tensor = output.logits
         return logits if keep is None or chosen else logits[:, keep]
 
-    def only_logits_of(self, tokens: torch.Tensor | Sequence[int]) -> dict[str, torch.Tensor]:
-        """Return the keyword argument that limits logits to these tokens; {} if the model has no such argument."""
-        return {"logits_to_keep": torch.as_tensor(tokens, device=self.device)} if self._selects_logits else {}
-
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""
-        self.check_pass()
+        self.guard.check()
         with self.without_autocast():
-            self.hf.base_model(
-                input_ids=token_ids,
-                position_ids=position_ids,
-                past_key_values=cache,
-                use_cache=True,
-            )
+            self.hf.base_model(input_ids=token_ids, position_ids=position_ids, past_key_values=cache, use_cache=True)
 
     def without_autocast(self) -> AbstractContextManager[Any]:
         """Return a context without autocast, in which KV and logits have the dtype that the fingerprint states."""
@@ -272,7 +253,11 @@ class Model:
         if window is None:
             return full
         windowed = self._additive(sees & (distance < window))
-        if self._masks_by_type:
+        try:  # no flag says whether a model takes one mask for each type of layer, so its source is read
+            takes_types = "causal_mask_mapping" in inspect.getsource(type(self.hf.base_model).forward)
+        except OSError:  # a class without a source file
+            takes_types = False
+        if takes_types:
             return {"full_attention": full, "sliding_attention": windowed}
         if None in self.facts.windows:
             raise UnsupportedModel(f"{self.facts.name} has windowed and full layers but takes only one mask")
@@ -282,18 +267,6 @@ class Model:
         low = torch.finfo(self.hf.dtype).min
         mask = torch.zeros(sees.shape, dtype=self.hf.dtype, device=self.device)
         return mask.masked_fill_(~sees.to(self.device), low)[None, None]
-
-    def _choose_context_length(self, asked: int | None) -> int:
-        known = self.facts.max_positions
-        if asked is None:
-            return known or _LONGEST_DEFAULT
-        _LENGTH.check("context_length", asked, UnsupportedModel)
-        if asked > (known or _LONGEST_DEFAULT):
-            raise UnsupportedModel(
-                f"context_length={shown(asked)}: {self.facts.name} has {known or _LONGEST_DEFAULT} positions; a model "
-                "with more positions declares them in its configuration (max_position_embeddings)"
-            )
-        return asked
 
     def _probe(self) -> KVShape:
         cache = self.plain_cache(len(self.facts.windows))
@@ -328,12 +301,6 @@ class Model:
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
 
-    def _install_attention(self) -> None:
-        stock = "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager"
-        with _register_once:
-            register()
-        self.hf.set_attn_implementation(implementation_name(stock))
-
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:
     """Return our model around a transformers model. Our own models are returned as they are.
@@ -354,12 +321,43 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
     return model
 
 
-def _takes_mask_mapping(hf: PreTrainedModel) -> bool:
-    """Whether the model takes one custom mask for each type of layer. Read from its source, because no flag says so."""
-    try:
-        return "causal_mask_mapping" in inspect.getsource(type(hf.base_model).forward)
-    except OSError:  # a class without a source file
-        return False
+def _pin_rope(model: Any, context_length: int) -> str:
+    """Fix rotary frequencies of a model that depend on the length at those for `context_length` positions, in place.
+
+    With dynamic NTK and longrope scaling the stock frequencies depend on the input, so the KV of a module would depend
+    on its neighbours and on earlier calls (transformers 5.23, `modeling_rope_utils.dynamic_rope_update`).
+
+    Returns:
+        The regime, for the fingerprint; "" if no frequency depends on the length.
+    """
+    regimes = set[str]()
+    for rotary in [each for each in model.modules() if hasattr(each, "rope_type")]:
+        pinned: tuple[str, int] | None = getattr(rotary, "_promptcache_pinned", None)
+        if pinned is None:
+            kind = rotary.rope_type
+            kinds = kind.values() if isinstance(kind, dict) else (kind,)
+            if not any("dynamic" in each or each == "longrope" for each in kinds):
+                continue
+            if isinstance(kind, dict):
+                raise UnsupportedModel(
+                    f"{type(rotary).__name__} scales RoPE by length in some layers only ({kind}): not supported"
+                )
+            device = rotary.inv_freq.device
+            frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](rotary.config, device, seq_len=context_length)
+            rotary.register_buffer("inv_freq", frequencies, persistent=False)
+            rotary.attention_scaling = scaling
+            rotary.rope_type = "pinned"
+            pinned = rotary._promptcache_pinned = (kind, context_length)
+        kind, length = pinned
+        if length != context_length:
+            raise UnsupportedModel(
+                f"the model's {kind} RoPE is pinned at {length} positions by another engine; load the model again to "
+                f"use {context_length}"
+            )
+        regimes.add(f"{kind} rope pinned at {length}")
+    if regimes:  # `generate` does not drop the cache where the stock frequencies would change, as it does for Phi-3
+        model.prepare_inputs_for_generation = MethodType(GenerationMixin.prepare_inputs_for_generation, model)
+    return "; ".join(sorted(regimes))
 
 
 def _mixture(hf: PreTrainedModel) -> str:

@@ -22,7 +22,7 @@ from promptcache.diagnostics import InvalidValue, UnsupportedModel, counted, sho
 from promptcache.locks import new_lock
 from promptcache.model.facts import COMPILED
 from promptcache.model.guard import ModelGuard
-from promptcache.model.hook import AttendingLayer
+from promptcache.model.hook import StepLayer
 
 _OTHER_MODEL = (
     "this cache belongs to engine.model.hf, which knows its positions; another model cannot continue it. Call "
@@ -33,51 +33,34 @@ _watching = new_lock()
 
 
 class PositionedCache(Cache):
-    """A cache that only a watched model can feed, at the positions of `next_positions`."""
+    """A cache that only a watched model can feed, at the positions of `next_positions`.
 
+    Attributes:
+        base: The layers of the model that may feed it. A copy of the cache has the same ones.
+        guard: Checks that the model is the one that computed the KV.
+    """
+
+    base: ref[torch.nn.Module]
+    guard: ref[ModelGuard]
     _positions: PositionArray  # [T]
     _num_allowed: float = math.inf  # tokens that its layers may hold
-    _base: ref[torch.nn.Module]  # a copy of the cache has the same one
-    _guard: ref[ModelGuard]
     _token_ids: torch.Tensor | None  # [1, T]
 
     def place(
-        self,
-        positions: PositionArray,
-        hf: Any,
-        guard: ModelGuard,
-        *,
-        token_ids: torch.Tensor | None = None,
+        self, positions: PositionArray, hf: Any, guard: ModelGuard, *, token_ids: torch.Tensor | None = None
     ) -> None:
         """Set the positions `[T]` of the tokens that transformers counts; each later one follows the one before it.
 
         Args:
             positions: Those of each row.
             hf: The model that may feed the cache.
-            guard: Checks that the model is the one that computed the KV.
+            guard: That of the model.
             token_ids: The tokens `[1, T]`, those of the cache first. If the first pass gets all of them, it computes
                 only those that the cache lacks.
         """
-        self._positions, self._base, self._guard = positions, ref(hf.base_model), ref(guard)
+        self._positions, self.base, self.guard = positions, ref(hf.base_model), ref(guard)
         self._token_ids = token_ids
         self._num_allowed = self.get_seq_length()
-
-    def check_base(self, base: torch.nn.Module) -> None:
-        """Refuse another model, given by its layers without the head, and a changed one.
-
-        Raises:
-            InvalidValue: The cache belongs to another model.
-            ModelChanged: The model was changed.
-        """
-        if base is not self._base():
-            raise InvalidValue(_OTHER_MODEL)
-        if (guard := self._guard()) is not None:
-            guard.check()
-
-    @property
-    def attends(self) -> bool:
-        """Whether its layers compute attention by positions, without a mask."""
-        return bool(self.layers) and isinstance(self.layers[0], AttendingLayer)
 
     def holds_beginning(self, tokens: torch.Tensor, mask: Any, positions: torch.Tensor | None) -> bool:
         """Whether a pass gets the whole prompt, as transformers feeds it where a draft is checked first.
@@ -156,7 +139,10 @@ def _with_positions(
             "torch.autocast is on, and stored KV has the dtype of the model: call the model outside of autocast, or in "
             f"torch.autocast('{device}', enabled=False)"
         )
-    cache.check_base(module)
+    if module is not cache.base():
+        raise InvalidValue(_OTHER_MODEL)
+    if (guard := cache.guard()) is not None:
+        guard.check()
     named = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
     tokens: torch.Tensor = next(each for each in named if each is not None)
     if cache.holds_beginning(tokens, kwargs.get("attention_mask"), kwargs.get("position_ids")):
@@ -164,7 +150,12 @@ def _with_positions(
         given = {} if args else {"input_ids": tokens}
         args, kwargs = (tokens, *args[1:]) if args else args, {**kwargs, **given, "position_ids": None}
     num_rows, num_tokens = tokens.shape[:2]
-    _check_tokens(num_tokens, cache)
+    if not num_tokens:
+        raise InvalidValue(
+            f"no tokens are left to feed: the cache holds {counted(cache.get_seq_length(), 'token')}, and transformers "
+            "takes as many of input_ids for computed. Pass the tokens that the cache lacks, with an attention_mask of "
+            "ones over the tokens of the cache and these"
+        )
     _check_mask(kwargs.get("attention_mask"), num_tokens, cache)
     positions = torch.from_numpy(cache.next_positions(num_tokens)).to(tokens.device).repeat(num_rows, 1)
     _check_positions(kwargs.get("position_ids"), positions, cache)
@@ -178,15 +169,6 @@ def _refuse_compiled(name: str) -> None:
     raise UnsupportedModel(COMPILED.format(name))
 
 
-def _check_tokens(num_tokens: int, cache: PositionedCache) -> None:
-    if not num_tokens:
-        raise InvalidValue(
-            f"no tokens are left to feed: the cache holds {counted(cache.get_seq_length(), 'token')}, and transformers "
-            "takes as many of input_ids for computed. Pass the tokens that the cache lacks, with an attention_mask of "
-            "ones over the tokens of the cache and these"
-        )
-
-
 def _check_mask(mask: Any, num_tokens: int, cache: PositionedCache) -> None:
     """Refuse a mask of another length than that of the cache with the new tokens, and one that would be ignored."""
     if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
@@ -197,7 +179,7 @@ def _check_mask(mask: Any, num_tokens: int, cache: PositionedCache) -> None:
             f"attention_mask has {mask.shape[1]} columns, and {num_held + num_tokens} are expected: {num_held} for the "
             f"tokens of the cache and {num_tokens} for the new ones. Leave it out, or pass ones of this length"
         )
-    if cache.attends and not mask.all():
+    if cache.layers and isinstance(cache.layers[0], StepLayer) and not mask.all():  # no mask is used
         raise InvalidValue("attention_mask has zeros, and this cache has no padding: leave the mask out")
 
 

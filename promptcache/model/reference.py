@@ -15,7 +15,7 @@ from promptcache.layout import Encoding, RequestTokens
 from promptcache.model.model import Model, token_tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token of the reference.
 
@@ -43,21 +43,28 @@ def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
     Attention depends on the distances between positions only. So where a part is shifted, its encoding takes part with
     all of its contexts shifted as far, and no key is moved.
     """
+    involved: dict[tuple[Encoding, int], None] = {}  # with the shift of each
+
+    def add(encoding: Encoding, shift: int) -> None:
+        """Add an encoding once, and before it its contexts.
+
+        Some models let no token attend to a later one in the order of the input, whatever the mask is.
+        """
+        if (encoding, shift) not in involved:
+            for part in encoding.context:
+                add(part.encoding, shift + part.shift)
+            involved[encoding, shift] = None
+
+    for part in request.parts:
+        add(part.encoding, part.shift)
     used = {(part.encoding, part.shift, index) for part in request.parts for index in range(part.start, part.stop)}
     stored = (
-        Token(
-            encoding=encoding,
-            shift=shift,
-            index=index,
-            token_id=token_id,
-            position=position + shift,
-            in_use=(encoding, shift, index) in used,
-        )
-        for encoding, shift in _involved(request)
+        Token(encoding, shift, index, token_id, position + shift, (encoding, shift, index) in used)
+        for encoding, shift in involved
         for index, (token_id, position) in enumerate(zip(encoding.token_ids, encoding.position_ids, strict=True))
     )
     own = (
-        Token(encoding=None, shift=0, index=index, token_id=token_id, position=position, in_use=True)
+        Token(None, 0, index, token_id, position, True)
         for index, (token_id, position) in enumerate(zip(request.token_ids, request.position_ids, strict=True))
     )
     return (*stored, *own)
@@ -107,25 +114,6 @@ def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
     causal = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
     logits = _forward(tokens, causal, model)
     return logits[[index for index, token in enumerate(tokens) if token.encoding is None]]
-
-
-def _involved(request: RequestTokens) -> tuple[tuple[Encoding, int], ...]:
-    """Return the encodings that a request has parts of, and all their contexts, with their shifts.
-
-    Each is there once, contexts first: some models let no token attend to a later one in the order of the input,
-    whatever the mask is.
-    """
-    found: dict[tuple[Encoding, int], None] = {}
-
-    def add(encoding: Encoding, shift: int) -> None:
-        if (encoding, shift) not in found:
-            for part in encoding.context:
-                add(part.encoding, shift + part.shift)
-            found[encoding, shift] = None
-
-    for part in request.parts:
-        add(part.encoding, part.shift)
-    return tuple(found)
 
 
 def reference_inputs(

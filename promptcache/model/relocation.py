@@ -8,8 +8,9 @@ functions, because transformers rounds them to float32: at position 100,000 they
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias
 
@@ -105,53 +106,48 @@ class Relocation:
         out = torch.empty_like(keys) if out is None else out
         like = torch.empty(0, device=keys.device, dtype=_computed_in(keys.dtype))
         position_ids, targets = position_ids.to(keys.device), targets.to(keys.device)
-        rotators: dict[Rotation, _Rotator] = {}
+        angles: dict[Rotation, tuple[torch.Tensor, torch.Tensor]] = {}  # as arguments of `rotate`
         for rotation, layers in self._runs:
             if rotation is None:
                 out[layers].copy_(keys[layers])
                 continue
-            if rotation not in rotators:
-                rotators[rotation] = _Rotator(rotation, *rotation.between(position_ids, targets, like))
-            rotators[rotation].apply(keys[layers], out[layers])
+            if rotation not in angles:
+                cos, sin = rotation.between(position_ids, targets, like)
+                factor = torch.complex(cos, sin) if rotation.is_interleaved else torch.cat((cos, cos), dim=-1)
+                angles[rotation] = factor, sin
+            rotate(rotation, *angles[rotation], keys[layers], out[layers])
         return out
 
 
-class _Rotator:
-    """A rotation of T keys, each by its own angles."""
+def rotate(rotation: Rotation, factor: torch.Tensor, sin: torch.Tensor, keys: torch.Tensor, out: torch.Tensor) -> None:
+    """Write rotated `keys` to `out`, both `[L, Hkv, T, D]`, in chunks that stay in the processor's cache.
 
-    def __init__(self, rotation: Rotation, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Args: cos, sin: `[T, W / 2]`, in the dtype in which keys are rotated."""
-        self._rotation = rotation
-        self._sin = sin
-        self._factor = torch.complex(cos, sin) if rotation.is_interleaved else torch.cat((cos, cos), dim=-1)
-
-    def apply(self, keys: torch.Tensor, out: torch.Tensor) -> None:
-        """Write rotated `keys` to `out`, both `[L, Hkv, T, D]`, in chunks that stay in the processor's cache."""
-        width = self._rotation.width
-        out[..., width:] = keys[..., width:]
-        keys, out = keys[..., :width], out[..., :width]
-        chunks = _chunks(keys)
-        is_exact = keys.dtype == self._sin.dtype
-        size = 0 if is_exact else max((keys[chunk].numel() for chunk in chunks), default=0)
-        buffers = self._sin.new_empty((2, size))
-        for chunk in chunks:
-            source, target, tokens = keys[chunk], out[chunk], chunk[2]
-            if is_exact:
-                self._rotate(source, target, tokens)
-                continue
+    Args:
+        factor: Cosines `[T, W]`, or of interleaved pairs complex numbers `[T, W / 2]`.
+        sin: `[T, W / 2]`, in the dtype in which keys are rotated.
+    """
+    width, half = rotation.width, rotation.width // 2
+    out[..., width:] = keys[..., width:]
+    keys, out = keys[..., :width], out[..., :width]
+    chunks = _chunks(keys)
+    is_exact = keys.dtype == sin.dtype
+    size = 0 if is_exact else max((keys[chunk].numel() for chunk in chunks), default=0)
+    buffers = sin.new_empty((2, size))
+    for chunk in chunks:
+        source = exact = keys[chunk]
+        target = rotated = out[chunk]
+        own_factor, own_sin = factor[chunk[2]], sin[chunk[2]]
+        if not is_exact:
             exact, rotated = buffers[:, : source.numel()].view(2, *source.shape)
             exact.copy_(source)
-            self._rotate(exact, rotated, tokens)
+        if rotation.is_interleaved:
+            torch.mul(_as_complex(exact), own_factor, out=_as_complex(rotated))
+        else:
+            torch.mul(exact, own_factor, out=rotated)
+            rotated[..., :half].addcmul_(exact[..., half:], own_sin, value=-1)
+            rotated[..., half:].addcmul_(exact[..., :half], own_sin)
+        if not is_exact:
             target.copy_(rotated)
-
-    def _rotate(self, keys: torch.Tensor, out: torch.Tensor, tokens: slice) -> None:
-        if self._rotation.is_interleaved:
-            torch.mul(_as_complex(keys), self._factor[tokens], out=_as_complex(out))
-            return
-        half, sin = self._rotation.width // 2, self._sin[tokens]
-        torch.mul(keys, self._factor[tokens], out=out)
-        out[..., :half].addcmul_(keys[..., half:], sin, value=-1)
-        out[..., half:].addcmul_(keys[..., :half], sin)
 
 
 def _as_complex(keys: torch.Tensor) -> torch.Tensor:
@@ -273,7 +269,12 @@ def _rotations(model: ModelLayers, near: torch.Tensor, shift: int) -> list[Rotat
     for angles in _all_angles(model.hf):
         try:
             cos, sin = angles(like, position_ids)
-            own = _one_for_each_pair(cos)
+            num_columns = cos.shape[1]
+            half, own = num_columns // 2, slice(0, num_columns)  # one column for each pair
+            if torch.equal(cos[:, :half], cos[:, half:]):  # transformers repeats all columns, each one, or none
+                own = slice(0, half)
+            elif torch.equal(cos[:, ::2], cos[:, 1::2]):
+                own = slice(0, num_columns, 2)
         except MODEL_FAULTS:  # another use of the name, as in vision models
             continue
         cos, sin = cos[:, own], sin[:, own]
@@ -285,29 +286,18 @@ def _rotations(model: ModelLayers, near: torch.Tensor, shift: int) -> list[Rotat
     return found
 
 
-def _one_for_each_pair(cos: torch.Tensor) -> slice:
-    """Return the columns of `[T, W]` without repetitions. transformers repeats all columns, each one, or none."""
-    num_columns = cos.shape[1]
-    half = num_columns // 2
-    if torch.equal(cos[:, :half], cos[:, half:]):
-        return slice(0, half)
-    return slice(0, num_columns, 2) if torch.equal(cos[:, ::2], cos[:, 1::2]) else slice(0, num_columns)
-
-
 def _all_angles(hf: torch.nn.Module) -> Iterator[Angles]:
     """Yield the functions of angles that a model has: its rotary modules for each type of layer."""
     for module in hf.modules():
         if hasattr(module, "rope_type"):
             takes_type = "layer_type" in inspect.signature(module.forward).parameters
             types = module.rope_type if takes_type and isinstance(module.rope_type, dict) else [None]
-            yield from (_of_module(module, each) for each in types)
+            for each in types:
+                yield partial(_angles, module, {} if each is None else {"layer_type": each})
 
 
-def _of_module(module: Any, layer_type: str | None) -> Angles:
-    chosen = {} if layer_type is None else {"layer_type": layer_type}
-
-    def angles(like: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        cos, sin = module(like, position_ids[None], **chosen)
-        return cos[0], sin[0]
-
-    return angles
+def _angles(
+    module: Any, chosen: Mapping[str, str], like: torch.Tensor, position_ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    cos, sin = module(like, position_ids[None], **chosen)
+    return cos[0], sin[0]

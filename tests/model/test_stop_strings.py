@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, StopStringCriteria
 
-from promptcache.model.processors import StopStrings
+from promptcache.model.options import StopStrings
 from promptcache.tokenizer import HubTokenizer
 from tests.tokenizer import small_tokenizers as small
 
