@@ -13,7 +13,7 @@ from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from promptcache.picture.notebook import VIEWS
+from promptcache.picture.html import VIEWS
 
 TOUR = Path(__file__).parents[1] / "examples" / "tour.ipynb"
 

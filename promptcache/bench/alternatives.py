@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache
 
 from promptcache.bench.request import PlannedRequest
 from promptcache.kv import KV, KVMemory
-from promptcache.layout import Encoding, KVPart
+from promptcache.layout import Encoding
 from promptcache.model import Model, token_tensor
 from promptcache.rows import Batch, Copies, Segment, open_copies, open_graphs
 
@@ -32,32 +32,50 @@ def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]
     """Return ways to compute the first token, by the name that tables show. docs/benchmarks.md explains each."""
     tokens = request.tokens
     segments = _segments(model, request)
-    views: _Views = list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
+    views = _views(segments)
     filled = _concatenated(views)
     own, in_place = (open_copies(model, KVMemory(model.shape)) for _ in range(2))
-    positions = tuple(int(each) for segment in segments for each in segment.position_array())
-    contiguous = _contiguous(views, positions)
     all_ids = [token_id for part in tokens.parts for token_id in part.token_ids] + [*tokens.token_ids]
 
     def after(make_cache: Callable[[], Cache]) -> Alternative:
         return lambda: _last_logits(model, tokens.token_ids, tokens.position_ids, make_cache())
+
+    # At a first use, keys of all modules are moved. Copies of earlier runs make room, as in an engine that has answered
+    # many requests.
+    num_bytes = sum(part.stop - part.start for part in tokens.parts) * model.shape.token_bytes
+    small = KVMemory(model.shape, budget_bytes=num_bytes)
+
+    # In place, the modules are stored at the positions of the request.
+    stored = [_contiguous([segment]) for segment in segments]
+    kv_of = {each.parts[0].encoding: each.kv for each in stored}
+    at_its_place = PlannedRequest(
+        tokens=replace(tokens, parts=tuple(part for each in stored for part in each.parts)), kv_of=kv_of
+    )
+
+    # The floor is a row that joined before, over modules in one contiguous tensor.
+    whole = _contiguous(segments)
+    batch = Batch(model, graphs=open_graphs(model))
+    row = batch.join(replace(tokens, parts=whole.parts), {whole.parts[0].encoding: whole.kv})
+
+    def floor() -> torch.Tensor:
+        row.num_own = 0
+        return batch.step([(row, tokens.token_ids)])[None]
 
     return {
         BASELINE: lambda: _last_logits(model, all_ids, range(len(all_ids)), DynamicCache()),
         "concatenate": after(lambda: _concatenated(views)),
         "deep copy": after(lambda: copy.deepcopy(filled)),
         "prompt cache": _row(model, request, lambda: own),
-        "first use": _first_use(model, request),
-        "in place": _row(model, _in_place(request, segments), lambda: in_place),
-        "floor": _floor(model, request, contiguous),
+        "first use": _row(model, request, lambda: Copies(model, small)),
+        "in place": _row(model, at_its_place, lambda: in_place),
+        "floor": floor,
     }
 
 
 def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> dict[str, Alternative]:
     """Return ways to decode tokens one by one. Each call starts behind the prompt."""
     tokens = request.tokens
-    segments = _segments(model, request)
-    cache = _concatenated(list(zip(*(segment.layers().by_layer for segment in segments), strict=True)))
+    cache = _concatenated(_views(_segments(model, request)))
     _last_logits(model, tokens.token_ids, tokens.position_ids, cache)
     first = tokens.position_ids[-1] + 1
     batch = Batch(model, open_copies(model, KVMemory(model.shape)), open_graphs(model))
@@ -97,42 +115,16 @@ def _row(model: Model, request: PlannedRequest, copies: Callable[[], Copies]) ->
     return run
 
 
-def _floor(model: Model, request: PlannedRequest, contiguous: Segment) -> Alternative:
-    """Compute the new tokens of a row that joined before, over modules in one contiguous tensor."""
-    batch, (part,) = Batch(model, graphs=open_graphs(model)), contiguous.parts
-    row = batch.join(replace(request.tokens, parts=(part,)), {part.encoding: contiguous.kv})
-
-    def run() -> torch.Tensor:
-        row.num_own = 0
-        return batch.step([(row, request.tokens.token_ids)])[None]
-
-    return run
+def _views(segments: Sequence[Segment]) -> _Views:
+    return list(zip(*(segment.layers() for segment in segments), strict=True))
 
 
-def _first_use(model: Model, request: PlannedRequest) -> Alternative:
-    """Move the keys of all modules; the copies of earlier runs make room, as in an engine that has answered many."""
-    num_bytes = sum(part.stop - part.start for part in request.tokens.parts) * model.shape.token_bytes
-    memory = KVMemory(model.shape, budget_bytes=num_bytes)
-    return _row(model, request, lambda: Copies(model, memory))
-
-
-def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedRequest:
-    """Return the same request with modules that are stored at its positions."""
-    parts: list[KVPart] = []
-    kv_of: dict[Encoding, KV] = {}
-    for segment in segments:
-        views = [[each] for each in segment.layers().by_layer]
-        whole = _contiguous(views, tuple(map(int, segment.position_array())))
-        parts += whole.parts
-        kv_of[whole.parts[0].encoding] = whole.kv
-    return PlannedRequest(tokens=replace(request.tokens, parts=tuple(parts)), kv_of=kv_of)
-
-
-def _contiguous(views: Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]], positions: tuple[int, ...]) -> Segment:
+def _contiguous(segments: Sequence[Segment]) -> Segment:
     """Return the modules as one segment in memory of its own, with meaningless token IDs."""
-    keys, values = zip(*map(_whole, views), strict=True)
-    kv = KV(keys=torch.cat(keys), values=torch.cat(values))
+    keys, values = zip(*map(_whole, _views(segments)), strict=True)
+    positions = tuple(int(each) for segment in segments for each in segment.position_array())
     part = Encoding(token_ids=positions, position_ids=positions).whole
+    kv = KV(keys=torch.cat(keys), values=torch.cat(values))
     return Segment(kv=kv, start=0, stop=len(positions), parts=(part,))
 
 

@@ -7,8 +7,7 @@ view(layout | plan) -> Part, the root of a tree        -> facts | html_page | sv
 Core rooms do not depend on this room. `promptcache` calls `register` when it is imported in IPython.
 """
 
-from promptcache.picture.html import HTML_STYLE, html_page
-from promptcache.picture.notebook import register
+from promptcache.picture.html import HTML_STYLE, html_page, register
 from promptcache.picture.part import Part, PartKind, Use, facts, title
 from promptcache.picture.svg import svg_picture
 from promptcache.picture.view import view

@@ -79,11 +79,6 @@ def extent(lines: Sequence[Line]) -> tuple[int, int]:
     return min(line.part.start for line in lines), max(line.part.stop for line in lines)
 
 
-def scale_stop(root: Part) -> int:
-    """Return the end of the scale: behind everything, the first generated token included."""
-    return root.stop + 1
-
-
 def name(lines: Sequence[Line]) -> str:
     """Return the name of a line, indented, or of a group of lines."""
     names = [ROOT if part.kind is PartKind.SCHEMA else title(part).rpartition("/")[2] for part, _ in lines]

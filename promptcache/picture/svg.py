@@ -6,7 +6,7 @@ import re
 
 from lxml import etree
 
-from promptcache.picture.draw import STYLE, add, axis, bar, grouped_lines, legend, name, num_tokens, scale_stop, shown
+from promptcache.picture.draw import STYLE, add, axis, bar, grouped_lines, legend, name, num_tokens, shown
 from promptcache.picture.part import Part, facts
 
 _WIDTH, _MARGIN, _LINE = 800, 12, 22
@@ -27,7 +27,7 @@ def svg_picture(root: Part) -> str:
     _text(svg, _MARGIN, 24, shown(root.name), "head")
     _text(svg, _MARGIN, 42, shown(" · ".join(facts(root))), "faded")
     sheet = add(svg, "svg")  # the lines, below the legend
-    stop = scale_stop(root)
+    stop = root.stop + 1  # the first generated token included
     _place(sheet, axis(0, stop), 0)
     height = _LINE
     for lines in grouped_lines(root):

@@ -45,7 +45,9 @@ class ServerReplica:
         self._app = make_app()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        self._app.state.metrics_text = self._metrics_of_all
+        async def metrics_of_all() -> bytes:
+            handle = serve.get_deployment_handle(_NAME, serve.get_replica_context().app_name)
+            return with_replicas(await handle.broadcast("metrics").results_async())
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             schema = serve.get_multiplexed_model_id()
@@ -53,6 +55,7 @@ class ServerReplica:
                 await self._hold(schema)
             await self._app(scope, receive, send)
 
+        self._app.state.metrics_text = metrics_of_all
         return answer
 
     @serve.multiplexed(max_num_models_per_replica=-1)  # type: ignore[untyped-decorator]
@@ -83,10 +86,6 @@ class ServerReplica:
     def metrics(self) -> tuple[str, str]:
         """Return the name of this replica, and its metrics in Prometheus' text format."""
         return serve.get_replica_context().replica_id.unique_id, self._server.metrics.text().decode()
-
-    async def _metrics_of_all(self) -> bytes:
-        handle = serve.get_deployment_handle(_NAME, serve.get_replica_context().app_name)
-        return with_replicas(await handle.broadcast("metrics").results_async())
 
 
 def with_replicas(texts: Sequence[tuple[str, str]]) -> bytes:

@@ -89,7 +89,12 @@ class _Answer:
             self._is_of_proxy = message["status"] >= 400 and kind.startswith("text/plain")  # the server's are JSON
         elif self._is_of_proxy:
             if not message.get("more_body", False):
-                await self._refuse(message.get("body", b"").decode(errors="replace"))
+                assert self._head is not None
+                status, reason = self._head["status"], message.get("body", b"").decode(errors="replace").strip()
+                if status == 429:
+                    await self._error(429, "queue_full", "too many requests wait for the replicas: try later")
+                else:
+                    await self._error(503, "no_replica", f"no replica answers: {reason or status}")
         else:
             if self._head is not None and not self.has_begun:
                 await self._send(self._head)
@@ -103,13 +108,6 @@ class _Answer:
         elif self._is_stream and not self._is_whole:
             event = f"data: {json.dumps(_error_object('server_error', 'replica_lost', _LOST))}\n\n"
             await self._send({"type": "http.response.body", "body": event.encode()})
-
-    async def _refuse(self, reason: str) -> None:
-        assert self._head is not None
-        if self._head["status"] == 429:
-            await self._error(429, "queue_full", "too many requests wait for the replicas: try later")
-        else:
-            await self._error(503, "no_replica", f"no replica answers: {reason.strip() or self._head['status']}")
 
     async def _error(self, status: int, code: str, message: str) -> None:
         self.has_begun = self._is_whole = True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from promptcache.engine import Engine
@@ -36,14 +34,14 @@ def check_cached(engine: Engine, source: SchemaSource | Subject, *, max_examples
     subject = source if isinstance(source, Subject) else Subject(source, engine.tokenizer)
     other = Engine(engine.model, engine.tokenizer)
     other.add_schema(subject.schema)
-    check_prompts(subject, partial(_check, other), max_examples=max_examples)
+    tolerance = TOLERANCES[other.model.shape.dtype]
 
+    def check(case: PromptCase) -> None:
+        far = distance(other.logits(case.xml), other.reference(case.xml))
+        if not far < tolerance:
+            raise WrongLogits(f"logits lie {far:.2g} from the reference, {tolerance:.2g} is rounding")
 
-def _check(engine: Engine, case: PromptCase) -> None:
-    far = distance(engine.logits(case.xml), engine.reference(case.xml))
-    tolerance = TOLERANCES[engine.model.shape.dtype]
-    if not far < tolerance:
-        raise WrongLogits(f"logits lie {far:.2g} from the reference, {tolerance:.2g} is rounding")
+    check_prompts(subject, check, max_examples=max_examples)
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:

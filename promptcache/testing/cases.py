@@ -83,8 +83,9 @@ def subject_prompts(
         chosen = selections_with(subject.schema, frozenset(select))
     known = {**slots(subject.schema, subject.tokenizer), **_given(subject, args or {})}
     (_TEXT | None).check("text", text, InvalidValue)
+    said = None if text is None else _drawn("text", text, _XML_TEXT).map(lambda one: (Said(text=one, exact=True),))
     subject.lay_out_now()
-    return prompt_trees(subject.schema, chosen, known, _messages(text)).map(lambda tree: _case(tree, subject))
+    return prompt_trees(subject.schema, chosen, known, said).map(lambda tree: _case(tree, subject))
 
 
 def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStrategy[tuple[PromptCase, PromptCase]]:
@@ -113,11 +114,6 @@ def arguments(
 
 
 def _known(schema: CheckedSchema, modules: Collection[str]) -> frozenset[str]:
-    """Return modules as a set.
-
-    Raises:
-        InvalidValue: One of them is not a module of the schema.
-    """
     if unknown := sorted({*modules} - schema.modules.keys()):
         raise InvalidValue(f"schema {schema.name!r} has no module {unknown[0]!r}")
     return frozenset(modules)
@@ -157,10 +153,10 @@ def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
     check_members(source.schema, frozenset().union(*selected))
     filled = draw_arguments(draw, source.slots, frozenset().union(*selected))
     members = draw_members(draw, source.schema)
-    parts = [
-        (modules, _restricted(filled, modules), {path: members[path] for path in members if path in modules})
-        for modules in selected
-    ]
+    parts = []
+    for modules in selected:
+        given = {key: text for key, text in filled.items() if not key[0] or key[0] in modules}
+        parts.append((modules, given, {path: members[path] for path in members if path in modules}))
     assume(all(keep_rules(source.schema, modules, own) for modules, _, own in parts))
     never_empty = all(has_tokens(source.schema.children, *part) for part in parts)
     drawn = MESSAGES if never_empty else SOME_MESSAGES
@@ -193,17 +189,8 @@ def _case(tree: PromptTree, subject: Subject) -> PromptCase:
     return case
 
 
-def _restricted(filled: Mapping[Key, str], modules: frozenset[str]) -> dict[Key, str]:
-    """Return the arguments for slots of `modules` and of the root."""
-    return {(owner, name): text for (owner, name), text in filled.items() if not owner or owner in modules}
-
-
 def _given(subject: Subject, args: Arguments) -> dict[Key, SearchStrategy[str] | SearchStrategy[str | None]]:
-    """Return strategies for the slots whose arguments the caller gives.
-
-    Raises:
-        ValueError: there is no such parameter.
-    """
+    """Return strategies for the slots whose arguments the caller gives."""
     found: dict[Key, SearchStrategy[str] | SearchStrategy[str | None]] = {}
     _ARGS.check("args", args, InvalidValue)
     for path, wanted in args.items():
@@ -214,12 +201,6 @@ def _given(subject: Subject, args: Arguments) -> dict[Key, SearchStrategy[str] |
             raise ValueError(f"{subject!r} has no parameter {path!r}")
         found[owner, name] = _drawn(f"args[{path!r}]", wanted, _XML_TEXT | None)
     return found
-
-
-def _messages(text: str | SearchStrategy[str] | None) -> Messages | None:
-    if text is None:
-        return None
-    return _drawn("text", text, _XML_TEXT).map(lambda one: (Said(text=one, exact=True),))
 
 
 def _drawn(name: str, given: SearchStrategy[_T] | _T, kind: Kind) -> SearchStrategy[_T]:

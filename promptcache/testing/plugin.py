@@ -22,7 +22,6 @@ import pytest
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.testing.subject import Subject
 
 _SUFFIXES = (".xml", ".xml.j2")
 _FAILING = re.compile(r"prompt: (.*)\npositions: ", re.DOTALL)  # as `PromptCase.report` begins
@@ -46,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--promptcache needs Hypothesis: pip install 'promptcache[testing]'")
     if not folder and config.getoption("--promptcache-context") is not None:
         raise pytest.UsageError("--promptcache-context is for templates in --promptcache=FOLDER; give that too")
-    if folder and not any(_is_below(argument, folder, config) for argument in config.args):
+    named = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
+    if folder and not any(path.resolve().is_relative_to(Path(folder).resolve()) for path in named):
         config.args.append(folder)
 
 
@@ -101,11 +101,16 @@ class SchemaFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         from promptcache.diagnostics import SchemaError
+        from promptcache.language import read_schema_file
         from promptcache.testing.check import check_combinations, check_example, tested_examples
+        from promptcache.testing.subject import Subject
 
+        context = _context(self.config)
         try:
-            subject = self._subject()
+            subject = Subject(read_schema_file(_shown(self.path), context).document)
         except SchemaError as error:
+            if context is None and any(each.code == "PC603" for each in error.diagnostics):
+                error.add_note("--promptcache-context=FILE gives templates their values")
             line = error.diagnostics[0].span.line
             yield SchemaItem.from_parent(self, name="check", line=line, run=partial(_fail, error))
             return
@@ -115,19 +120,6 @@ class SchemaFile(pytest.File):
         line = subject.schema.source.span.line
         run = partial(check_combinations, subject)
         yield SchemaItem.from_parent(self, name="every pair of choices", line=line, run=run)
-
-    def _subject(self) -> Subject:
-        from promptcache.diagnostics import SchemaError
-        from promptcache.language import read_schema_file
-        from promptcache.testing.subject import Subject
-
-        context = _context(self.config)
-        try:
-            return Subject(read_schema_file(_shown(self.path), context).document)
-        except SchemaError as error:
-            if context is None and any(each.code == "PC603" for each in error.diagnostics):
-                error.add_note("--promptcache-context=FILE gives templates their values")
-            raise
 
 
 class SchemaItem(pytest.Item):
@@ -143,7 +135,8 @@ class SchemaItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The schema's file and the line in it, as pytest counts."""
-        return self.path, self._line - 1, f"{_stem(self.path)}: {self.name}"
+        stem = self.path.name.removesuffix(".j2").removesuffix(".xml")
+        return self.path, self._line - 1, f"{stem}: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
         """Every fault with its place, and a traceback of any other error."""
@@ -158,29 +151,14 @@ def _fail(error: Exception) -> NoReturn:
     raise error
 
 
-def _is_below(argument: str, folder: str, config: pytest.Config) -> bool:
-    """Whether an argument names the folder, or a file or an item in it."""
-    path = config.invocation_params.dir / argument.partition("::")[0]
-    return path.resolve().is_relative_to(Path(folder).resolve())
-
-
 def _shown(path: Path) -> Path:
     """Return a path relative to the working directory, if it is below."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _stem(path: Path) -> str:
-    """Return the name of a file without `.xml` or `.xml.j2`."""
-    return path.name.removesuffix(".j2").removesuffix(".xml")
-
-
 def _context(config: pytest.Config) -> Mapping[str, object] | None:
-    """Return the values for templates.
-
-    Raises:
-        UsageError: the file holds none.
-    """
+    """Return the values for templates."""
     file = config.getoption("--promptcache-context")
     if file is None:
         return None

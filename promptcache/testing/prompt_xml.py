@@ -6,7 +6,7 @@ default brings. It does not check the choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import combinations, islice
@@ -81,7 +81,8 @@ class PromptTree:
         """Return the whole prompt as text, ending in its own messages or in others."""
         root = deepcopy(self.root)
         for message in self.choice.messages if messages is None else messages:
-            _write_message(root, message)
+            element = etree.SubElement(root, message.role) if message.role else root
+            append_text(etree.SubElement(element, "text") if message.exact else element, message.text)
         return format_markup(to_text(root), is_prompt=True) if self.formatted else to_text(root)
 
 
@@ -101,8 +102,18 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_
     for path in _in_order(schema, choice.modules if in_full else _needed(draw, schema, choice)):
         references[path] = _write_reference(draw, path, references)
     for (module, parameter), text in choice.arguments.items():
-        _write_argument(draw, references[module], parameter, text)
-    _write_members(draw, choice.members, references)
+        if draw(_COIN) or not is_element(parameter):
+            argument = etree.Element("arg", name=parameter)
+            argument.text = text
+            _insert(draw, references[module], argument)
+        else:
+            references[module].set(parameter, text)
+    for path, names in choice.members.items():
+        for name in names:
+            if draw(_COIN) or not is_element(name):
+                etree.SubElement(references[path], "use", module=name)
+            else:
+                etree.SubElement(references[path], name)
     if (form := draw(_ANSWER_FORM)) in range(1, len(_ANSWERS) + 1):
         _insert(draw, root, etree.Element("answer", dict(_ANSWERS[form - 1])))
     return PromptTree(root=root, references=references, choice=choice, formatted=bool(draw(_COIN)))
@@ -112,7 +123,11 @@ def _needed(draw: Draw, schema: CheckedSchema, choice: PromptChoice) -> set[str]
     """Return modules that bring all others, as their ancestors or as the default of a union."""
     needed = {module for module, _ in choice.arguments if module}
     needed |= {path for path, names in choice.members.items() if names}
-    implied = set(_defaults_taken(schema, choice.modules))
+    implied = set[str]()  # first the members that a default adds if they are not named
+    for union in walk_checked(schema.children):
+        if isinstance(union, CheckedUnion):
+            taken = [member.path for member in union.members if member.path in choice.modules]
+            implied.update(taken if taken == [union.default] else ())
     for path in reversed(_in_order(schema, choice.modules)):
         if path in needed or path not in implied or draw(_COIN):
             needed.add(path)
@@ -122,15 +137,6 @@ def _needed(draw: Draw, schema: CheckedSchema, choice: PromptChoice) -> set[str]
 
 def _in_order(schema: CheckedSchema, modules: Collection[str]) -> list[str]:
     return sorted(modules, key=schema.rules.order.__getitem__)
-
-
-def _defaults_taken(schema: CheckedSchema, modules: Collection[str]) -> Iterator[str]:
-    """Yield the members that a default adds if they are not named."""
-    for union in walk_checked(schema.children):
-        if isinstance(union, CheckedUnion):
-            taken = [member.path for member in union.members if member.path in modules]
-            if taken == [union.default]:
-                yield taken[0]
 
 
 def _write_reference(draw: Draw, path: str, references: Mapping[str, etree._Element]) -> etree._Element:
@@ -150,31 +156,6 @@ def _write_reference(draw: Draw, path: str, references: Mapping[str, etree._Elem
         element = etree.Element(relative)
     _insert(draw, references[outer], element)
     return element
-
-
-def _write_argument(draw: Draw, element: etree._Element, parameter: str, text: str) -> None:
-    """Give an argument as an attribute or as an element."""
-    if draw(_COIN) or not is_element(parameter):
-        argument = etree.Element("arg", name=parameter)
-        argument.text = text
-        _insert(draw, element, argument)
-    else:
-        element.set(parameter, text)
-
-
-def _write_members(draw: Draw, members: Members, references: Mapping[str, etree._Element]) -> None:
-    """Name members of collections, in order."""
-    for path, names in members.items():
-        for name in names:
-            if draw(_COIN) or not is_element(name):
-                etree.SubElement(references[path], "use", module=name)
-            else:
-                etree.SubElement(references[path], name)
-
-
-def _write_message(root: etree._Element, message: Said) -> None:
-    element = etree.SubElement(root, message.role) if message.role else root
-    append_text(etree.SubElement(element, "text") if message.exact else element, message.text)
 
 
 def _insert(draw: Draw, parent: etree._Element, element: etree._Element) -> None:

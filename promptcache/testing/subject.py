@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.diagnostics import Short
+from promptcache.diagnostics import Short, counted
 from promptcache.language import (
     CheckedSchema,
     Prompt,
@@ -26,7 +26,7 @@ from promptcache.language import (
     resolve_prompt,
     walk,
 )
-from promptcache.layout import Layout, Plan, Slot, Variant, lay_out, make_plan, piece_texts, run_variants
+from promptcache.layout import Layout, Plan, Variant, lay_out, make_plan, piece_texts, run_variants
 from promptcache.tokenizer import HubTokenizer, Tokenizer
 
 SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
@@ -138,32 +138,26 @@ class PromptCase(Short):
 
     @property
     def report(self) -> str:
-        """The prompt, its slots, and a command that shows the whole prompt."""
-        source = self.selection.schema.source.span.source
-        schema = "SCHEMA.xml" if source.startswith("<") else source
-        context = " --context CONTEXT.json" if _has_templates(self.selection.schema.source) else ""
-        command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {shlex.quote(schema)}{context}"
-        return "\n".join((f"prompt: {self.xml}", *_slot_table(self), f"to see it: {command}"))
+        """The prompt, its slots, and a command that shows the whole prompt.
 
-
-def _has_templates(schema: Schema) -> bool:
-    return any(is_template(item.span.source) for item in (schema, *(item for _, item in walk(schema.children))))
-
-
-def _slot_table(case: PromptCase) -> list[str]:
-    """Return a line for every slot of the modules in use: where it is, how full, and with what."""
-    given = {(each.module, each.parameter): each.text for each in case.selection.arguments}
-    used = {"", *case.selection.modules}
-    slots = (slot for run in case.plan.layout.runs if run.module in used for slot in run.slots)
-    head = f"positions: {case.plan.stop}, level: {case.plan.level}"
-    return [head, *(_slot_line(slot, given, case.tokenizer) for slot in slots)]
-
-
-def _slot_line(slot: Slot, given: dict[tuple[str, str], str], tokenizer: Tokenizer) -> str:
-    name = f"{slot.module}/{slot.parameter}".removeprefix("/")
-    where = f"slot {name} [{slot.start}, {slot.stop})"
-    text = given.get((slot.module, slot.parameter))
-    if text is None:
-        num_tokens = len(slot.default_ids)
-        return f"{where}: no argument, {num_tokens} token{'s' * (num_tokens != 1)} of default"
-    return f"{where}: {len(tokenizer.tokenize(slot.lead + text))} of {slot.stop - slot.start} tokens, {text!r}"
+        There is a line for every slot of the modules in use: where it is, how full, and with what.
+        """
+        schema = self.selection.schema.source
+        given = {(each.module, each.parameter): each.text for each in self.selection.arguments}
+        used = {"", *self.selection.modules}
+        lines = [f"prompt: {self.xml}", f"positions: {self.plan.stop}, level: {self.plan.level}"]
+        for slot in (slot for run in self.plan.layout.runs if run.module in used for slot in run.slots):
+            name = f"{slot.module}/{slot.parameter}".removeprefix("/")
+            text = given.get((slot.module, slot.parameter))
+            if text is None:
+                content = f"no argument, {counted(len(slot.default_ids), 'token')} of default"
+            else:
+                num_tokens = len(self.tokenizer.tokenize(slot.lead + text))
+                content = f"{num_tokens} of {slot.stop - slot.start} tokens, {text!r}"
+            lines.append(f"slot {name} [{slot.start}, {slot.stop}): {content}")
+        source = schema.span.source
+        sources = (item.span.source for item in (schema, *(item for _, item in walk(schema.children))))
+        context = " --context CONTEXT.json" if any(map(is_template, sources)) else ""
+        file = "SCHEMA.xml" if source.startswith("<") else shlex.quote(source)
+        command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {file}{context}"
+        return "\n".join((*lines, f"to see it: {command}"))

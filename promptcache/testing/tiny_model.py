@@ -44,24 +44,6 @@ def tiny_model(dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Model:
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(_SCALE)
-    _keep_precision(model)
-    return Model(model.to(dtype))
-
-
-class _ExactRotary(LlamaRotaryEmbedding):
-    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        angles = position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)
-        angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos(), angles.sin()
-
-
-def _keep_precision(model: LlamaForCausalLM) -> None:
-    """Normalise, and compute the angles of positions, in the dtype of the states.
-
-    transformers rounds both to float32 first (5.23, `LlamaRMSNorm` and `LlamaRotaryEmbedding`). In a float64 model that
-    hides all differences below 6e-8. On rare prompts it turns ordinary rounding into a difference of that size. Angles
-    that are rounded also make attention depend on more than distances.
-    """
     model.model.rotary_emb = _ExactRotary(model.config)
     for module in list(model.modules()):
         for name, norm in module.named_children():
@@ -69,3 +51,18 @@ def _keep_precision(model: LlamaForCausalLM) -> None:
                 exact = torch.nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon)
                 exact.weight = norm.weight
                 setattr(module, name, exact)
+    return Model(model.to(dtype))
+
+
+class _ExactRotary(LlamaRotaryEmbedding):
+    """Computes the angles of positions in the dtype of the states, as the model normalizes them.
+
+    transformers rounds both to float32 first (5.23, `LlamaRMSNorm` and `LlamaRotaryEmbedding`). In a float64 model that
+    hides all differences below 6e-8. On rare prompts it turns ordinary rounding into a difference of that size. Angles
+    that are rounded also make attention depend on more than distances.
+    """
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()

@@ -19,7 +19,7 @@ from promptcache.decode import Completion
 from promptcache.language import Repair
 from promptcache.layout import Origin, Plan, Slot, VariantKind, lay_out, make_plan, run_variants
 from promptcache.picture import Part, PartKind, Use, facts, view
-from promptcache.picture.notebook import VIEWS
+from promptcache.picture.html import VIEWS
 from tests import strategies
 from tests.conftest import law_examples
 from tests.layout.samples import layout_of, plan_of
