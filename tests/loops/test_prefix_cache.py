@@ -320,7 +320,7 @@ def test_gradients_do_not_reach_the_cache() -> None:
         for _ in range(2):
             check(prefixes, [row], [True], ENGINE.model)
 
-    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step.tokens.segments
+    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0].step.tokens.segments
     assert [each.kv.keys.requires_grad for each in segments] == [False]
 
 
