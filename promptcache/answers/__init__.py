@@ -6,21 +6,3 @@ from promptcache.answers.logprobs import TokenLogprobs, token_logprobs
 from promptcache.answers.reasoning import SplitText, has_channels
 from promptcache.answers.text import IncrementalText, whole_text
 from promptcache.answers.token_grammars import Mask, TokenGrammars, TokenMatcher, masked, token_grammars
-
-__all__ = [
-    "AnswerReader",
-    "AnswerSplit",
-    "IncrementalText",
-    "Mask",
-    "SplitText",
-    "TokenGrammars",
-    "TokenLogprobs",
-    "TokenMatcher",
-    "answer_reader",
-    "call_style",
-    "has_channels",
-    "masked",
-    "token_grammars",
-    "token_logprobs",
-    "whole_text",
-]

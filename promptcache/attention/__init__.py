@@ -22,30 +22,3 @@ from promptcache.attention.pass_tokens import (
 )
 from promptcache.attention.transfer import to_device, write_to_device
 from promptcache.attention.triton_backend import FixedStep, TokenStore, TritonBackend, kernel_faults, kernel_versions
-
-__all__ = [
-    "AttentionCall",
-    "AttentionSpec",
-    "FixedStep",
-    "KVView",
-    "Kernels",
-    "PassAttention",
-    "PassTokens",
-    "PlacedView",
-    "PositionArray",
-    "PreparedAttention",
-    "RowChunk",
-    "TailGroup",
-    "TokenStore",
-    "TritonBackend",
-    "asked_kernels",
-    "has_kernels",
-    "kernel_faults",
-    "kernel_versions",
-    "padded_positions",
-    "register_backend",
-    "to_device",
-    "unregister_backend",
-    "uses_kernels",
-    "write_to_device",
-]

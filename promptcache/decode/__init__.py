@@ -9,27 +9,3 @@ from promptcache.decode.score import Score, score, tokenized_choices
 from promptcache.decode.service import Service, Ticket
 from promptcache.decode.stream import Stream
 from promptcache.settings import ServiceLimits
-
-__all__ = [
-    "DEFAULT_BATCH_BYTES",
-    "AsyncService",
-    "AsyncStream",
-    "Completion",
-    "FinishReason",
-    "KVSource",
-    "Request",
-    "RequestBuilder",
-    "Score",
-    "Service",
-    "ServiceCounts",
-    "ServiceLimits",
-    "ServiceObserver",
-    "Stream",
-    "Ticket",
-    "Timing",
-    "Usage",
-    "answer",
-    "called_tools",
-    "score",
-    "tokenized_choices",
-]

@@ -7,25 +7,3 @@ from promptcache.encode.idle import end_helping_threads
 from promptcache.encode.prepare import Prepared, Refiner, expected_logits, linked_logits, prepare
 from promptcache.encode.repetition import Promotions, Repetition
 from promptcache.encode.self_test import check_linking
-
-__all__ = [
-    "CHUNK_TOKENS",
-    "DEFAULT_AUDIT_TOKENS",
-    "Audit",
-    "Distance",
-    "Executor",
-    "PlainPrefill",
-    "Prepared",
-    "Progress",
-    "Promotions",
-    "Refiner",
-    "Repetition",
-    "audit",
-    "check_linking",
-    "compare_predictions",
-    "end_helping_threads",
-    "expected_logits",
-    "grouped",
-    "linked_logits",
-    "prepare",
-]

@@ -16,32 +16,3 @@ from promptcache.kv.memory import KVMemory
 from promptcache.kv.store import Lookup, OnWait, Store, go_on
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_store
 from promptcache.kv.types import KV, KVShape, LayerViews, Tier
-
-__all__ = [
-    "FORMAT_VERSION",
-    "KV",
-    "BlobTier",
-    "Codec",
-    "FileTier",
-    "KVMemory",
-    "KVShape",
-    "LayerViews",
-    "Lookup",
-    "OnWait",
-    "Recipe",
-    "Store",
-    "StoreConfig",
-    "StoreSource",
-    "StoredEncoding",
-    "Tier",
-    "VerifyResult",
-    "apply_codec",
-    "checked_source",
-    "codec_named",
-    "config_of",
-    "cost_at",
-    "expand_home",
-    "go_on",
-    "open_store",
-    "stored_bytes",
-]

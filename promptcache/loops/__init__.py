@@ -3,9 +3,3 @@
 from promptcache.loops.frequent_prefixes import frequent_prefixes
 from promptcache.loops.own_loop import linked_inputs
 from promptcache.loops.prefix_cache import PrefixCache
-
-__all__ = [
-    "PrefixCache",
-    "frequent_prefixes",
-    "linked_inputs",
-]

@@ -11,27 +11,3 @@ from promptcache.model.model import Model, as_model, token_tensor
 from promptcache.model.options import logits_processors, needs_processors, read_options, stopping_criteria, tell_unused
 from promptcache.model.positioned_cache import PositionedCache, PositionedDynamicCache
 from promptcache.model.reference import reference_logits, used_tokens
-
-__all__ = [
-    "EIGHT_BITS",
-    "MODEL_FAULTS",
-    "NO_INTERFACE",
-    "Model",
-    "PositionedCache",
-    "PositionedDynamicCache",
-    "as_model",
-    "function_schema",
-    "is_quantized",
-    "load_model",
-    "logits_processors",
-    "needs_processors",
-    "read_options",
-    "reference_logits",
-    "runs_own_code",
-    "step_cache",
-    "stopping_criteria",
-    "tell_unused",
-    "token_tensor",
-    "used_tokens",
-    "wrap_tokenizer",
-]

@@ -10,19 +10,3 @@ from promptcache.planning.planner import (
 )
 from promptcache.planning.served_schema import ServedSchema, choose_placement, serve_schema
 from promptcache.planning.turns import ChatPrompt, ChatTurn, chat_message, turn_messages
-
-__all__ = [
-    "Catalog",
-    "ChatPrompt",
-    "ChatTurn",
-    "Planner",
-    "PromptSource",
-    "ServedSchema",
-    "TemplateOptions",
-    "chat_message",
-    "check_room",
-    "checked_batch",
-    "choose_placement",
-    "serve_schema",
-    "turn_messages",
-]

@@ -9,26 +9,3 @@ from promptcache.rows.segments import Segment
 from promptcache.rows.step_graphs import StepGraphs, note_attention, open_graphs
 from promptcache.rows.tails import tail_size
 from promptcache.rows.weighing import attention_weights
-
-__all__ = [
-    "SHARED",
-    "Batch",
-    "Copies",
-    "History",
-    "Pass",
-    "Recalled",
-    "Row",
-    "Salt",
-    "Segment",
-    "StepGraphs",
-    "StopCheck",
-    "are_finite",
-    "attention_weights",
-    "choose_kernels",
-    "note_attention",
-    "open_copies",
-    "open_graphs",
-    "tail_size",
-    "used_kernels",
-    "without_cache",
-]

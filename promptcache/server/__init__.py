@@ -10,16 +10,3 @@ from promptcache.server.run import raise_file_limit, serve
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
-
-__all__ = [
-    "ApiKeys",
-    "SchemaFolder",
-    "ServerSettings",
-    "ServerState",
-    "create_app",
-    "log_event",
-    "raise_file_limit",
-    "read_keys",
-    "serve",
-    "start_log",
-]

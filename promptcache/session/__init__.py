@@ -3,11 +3,3 @@
 from promptcache.session.chat import Chat, chat_prompt
 from promptcache.session.chat_file import read_chat
 from promptcache.session.warm import WarmReport, warm
-
-__all__ = [
-    "Chat",
-    "WarmReport",
-    "chat_prompt",
-    "read_chat",
-    "warm",
-]

@@ -22,32 +22,3 @@ from promptcache.structured.formats import (
 )
 from promptcache.structured.grammars import CompiledGrammar, GrammarCache
 from promptcache.structured.tools import MAX_TOOLS, Tool, ToolCall, read_tools
-
-__all__ = [
-    "CALL_ID",
-    "MAX_TOOLS",
-    "CallSplit",
-    "CallStyle",
-    "CallsOrText",
-    "Choice",
-    "CompiledGrammar",
-    "Elements",
-    "Grammar",
-    "GrammarCache",
-    "JSONSchema",
-    "OutputFormat",
-    "OutputType",
-    "Parsed",
-    "Regex",
-    "Tool",
-    "ToolCall",
-    "ToolCalls",
-    "check_format",
-    "common_start",
-    "grammar_text",
-    "literal",
-    "parse_calls",
-    "read_output",
-    "read_tools",
-    "refused_format",
-]
