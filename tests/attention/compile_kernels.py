@@ -71,7 +71,6 @@ def _code(kernel: Any, types: Mapping[str, str], fixed: Mapping[str, object], ca
 
 
 def spilled_bytes(code: bytes) -> int:
-    """Return the bytes of local memory of each thread."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(code)

@@ -21,7 +21,6 @@ from promptcache.attention import (
 from promptcache.attention.backend import AttentionBackend
 from promptcache.kv import KV, KVShape
 from promptcache.rows.tails import Tails
-from tests.attention.dense import dense_attention
 
 HEAD_DIM, SCALE, NUM_LAYERS = 16, 0.3, 2
 
@@ -32,7 +31,6 @@ Write = Callable[[KVShape, Sequence[tuple[KV, int]], int, torch.Tensor, torch.Te
 def write_one_by_one(
     _shape: KVShape, places: Sequence[tuple[KV, int]], layer: int, keys: torch.Tensor, values: torch.Tensor
 ) -> None:
-    """Write without a kernel."""
     for token, (memory, index) in enumerate(places):
         memory.keys[layer, :, index], memory.values[layer, :, index] = keys[token], values[token]
 
@@ -67,11 +65,7 @@ class PassPlan:
         self.generator = torch.Generator().manual_seed(seed)
         self.heads, self.groups = chance.choice([1, 2, 3]), chance.choice([1, 2, 3, 7])
         self.shape = KVShape(
-            num_layers=NUM_LAYERS,
-            num_kv_heads=self.heads,
-            head_dim=HEAD_DIM,
-            dtype=dtype,
-            device=torch.device(device),
+            num_layers=NUM_LAYERS, num_kv_heads=self.heads, head_dim=HEAD_DIM, dtype=dtype, device=torch.device(device)
         )
         self.window = chance.choice([None, 3, 25, 160])
         self.sinks = self.states(self.heads * self.groups) if chance.random() < 0.3 else None
@@ -83,7 +77,6 @@ class PassPlan:
         self.rows = [self._row(shared, gaps, last) for _ in range(chance.choice([1, 1, 2, 4]))]
 
     def states(self, *shape: int) -> torch.Tensor:
-        """Random numbers."""
         drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         return drawn.to(self.shape.device, self.shape.dtype)
 
@@ -123,10 +116,7 @@ class PassPlan:
         )[0]
 
     def distance(self, backend: AttentionBackend, write: Write = write_one_by_one) -> float | None:
-        """Run the pass over tails and chunks; return the largest distance of a row from dense attention.
-
-        None if the backend does not support it.
-        """
+        """Return the largest distance of a row from dense attention; None if the backend does not support the pass."""
         rows = sorted(self.rows, key=lambda row: row.new > 1)
         own = [tuple(self.states(1, self.heads, len(row.own), HEAD_DIM) for _ in range(2)) for row in rows]
         starts = [sum(row.new for row in rows[:index]) for index in range(len(rows) + 1)]
@@ -189,3 +179,29 @@ class PassPlan:
 def far(found: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference, against the size of values, which is about 1."""
     return float((found.double() - expected).abs().max() / max(1.0, float(expected.abs().max())))
+
+
+def dense_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    scale: float,
+    mask: torch.Tensor | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention `[B, Hq, T, D]` and log-sum-exp `[B, Hq, T]` in float64; the log-sum-exp is without sinks."""
+    groups = query.shape[1] // key.shape[1]
+    keys, values = (states.double().repeat_interleave(groups, 1) for states in (key, value))
+    scores = query.double() @ keys.transpose(-1, -2) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is None:
+        weights = scores.softmax(-1).nan_to_num()
+    else:
+        extra = sinks.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+        weights = torch.cat([scores, extra], -1).softmax(-1)[..., :-1]
+    return weights @ values, scores.logsumexp(-1)

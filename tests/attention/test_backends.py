@@ -13,11 +13,10 @@ from promptcache.attention import AttentionCall, AttentionSpec, TritonBackend
 from promptcache.attention.kernel_calls import KernelAttention, KernelBackend
 from promptcache.attention.pass_attention import choose_backend
 from promptcache.attention.torch_backends import CpuBackend, CudaBackend, PortableBackend
-from tests.attention.dense import DenseBackend, dense_attention
-from tests.attention.plans import HEAD_DIM, SCALE, PassPlan
+from tests.attention.plans import HEAD_DIM, SCALE, PassPlan, dense_attention
 from tests.conftest import law_examples
 from tests.devices import DEVICES
-from tests.planted.targets import module_of
+from tests.planted.registry import module_of
 
 
 class GroupingBackend(CpuBackend):
@@ -32,7 +31,6 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, to
 
 
 def spec_of(dtype: torch.dtype, device: str, softcap: float | None = None, head_dim: int = HEAD_DIM) -> AttentionSpec:
-    """Return the spec of one token with one head."""
     return AttentionSpec(
         num_tokens=1,
         num_kv_heads=1,
@@ -45,7 +43,6 @@ def spec_of(dtype: torch.dtype, device: str, softcap: float | None = None, head_
 
 
 def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Return random numbers in float64."""
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
@@ -57,17 +54,14 @@ def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.T
 def test_backends_compute_dense_attention_by_position(
     device: str, at_once: int, seed: int, softcap: float | None
 ) -> None:
-    """Every backend that supports a pass computes dense attention; both ways of merging agree.
-
-    Passes have any rows, segments, gaps, arguments, windows, sinks and chunks.
-    """
+    """Every backend that supports a random pass computes dense attention; both ways of merging agree."""
     plan = PassPlan(seed, torch.float64, device)
     plan.softcap = softcap
     with pytest.MonkeyPatch.context() as patch:
         module = module_of(KernelAttention.__module__)
         patch.setattr(module, "_MAX_NUMBERS_AT_ONCE", at_once)
         patch.setattr(module, "_MAX_TOKENS_AT_ONCE", max(1, at_once))
-        found = {each.name: plan.distance(each) for each in (*BACKENDS, DenseBackend())}
+        found = {each.name: plan.distance(each) for each in BACKENDS}
 
     assert found["portable"] is not None
     assert (found["cpu"] is not None) is (device == "cpu" and softcap is None)
@@ -202,7 +196,6 @@ def test_the_choice_goes_by_what_the_kernels_support(
 def test_a_gpu_without_the_kernel_uses_the_portable_backend(
     monkeypatch: pytest.MonkeyPatch, available: bool, capability: tuple[int, int]
 ) -> None:
-    """Builds without FlashAttention and GPUs that are too old for it."""
     monkeypatch.setattr(TritonBackend, "runs_on", lambda self, device: False)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)

@@ -21,14 +21,12 @@ from promptcache.attention.segment_lists import key_ranges, make_lists
 from promptcache.attention.triton_backend import computes_rightly
 from promptcache.kv import KVShape
 from promptcache.model.model import Model
-from promptcache.model.reference import reference_logits
 from promptcache.rows import tails
-from promptcache.testing.cached import distance
 from tests.attention.plans import PassPlan, random_kv, view_of
 from tests.attention.triton_interpreter import InterpretedBackend, interpreted
 from tests.conftest import law_examples
 from tests.families import FAMILIES, random_model
-from tests.model.test_families import PROMPT, cached_logits, plan_for
+from tests.model.test_families import plan_for
 from tests.rows.test_interleavings import largest_distance_of_steps
 
 USUAL = pytest.mark.parametrize(
@@ -48,11 +46,7 @@ def write_by_kernel(shape: KVShape, places: Any, layer: int, keys: torch.Tensor,
 
 @pytest.mark.law
 def test_random_plans_equal_dense_attention() -> None:
-    """Passes attend by position: any rows, segments, gaps, arguments, windows, sinks, chunks.
-
-    In float64, which half of the plans have, nothing hides behind rounding. Scores of about 5 are rounded by 5e-7 in
-    float32.
-    """
+    """Random passes attend by position. In float64 nothing hides; float32 rounds scores of about 5 by 5e-7."""
     backend = InterpretedBackend("plans")
     with interpreted():
         for seed in range(min(2000, law_examples(0.2))):
@@ -91,20 +85,6 @@ def test_families_compute_steps_with_it(family: str, monkeypatch: pytest.MonkeyP
     assert bool(used) is not model.facts.softcap
 
 
-@USUAL
-def test_a_request_computes_with_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request gets the logits of the reference."""
-    model, plan = Model(random_model(family, torch.float32)), plan_for(PROMPT, family=family)
-    used: list[str] = []
-    monkeypatch.setattr(InterpretedBackend, "prepare", _noting(InterpretedBackend.prepare, used))
-
-    with interpreted():
-        found = cached_logits(plan, model)
-
-    assert distance(found, reference_logits(plan.tokens, model)) < 1e-5
-    assert bool(used) is not model.facts.softcap
-
-
 def _noting(function: Callable[..., Any], used: list[str]) -> Callable[..., Any]:
     def noted(*args: Any) -> Any:
         used.append(function.__name__)
@@ -114,7 +94,6 @@ def _noting(function: Callable[..., Any], used: list[str]) -> Callable[..., Any]
 
 
 def test_memory_is_held_while_its_addresses_are_in_use() -> None:
-    """Lists hold the segments that they have addresses of."""
     plan = PassPlan(1)
     segment = view_of(random_kv(plan.shape, 4, plan.generator), 0, (0, 1, 2, 3))
     known = weakref.ref(segment.kv)
@@ -163,7 +142,6 @@ def test_compiled_kernels_spill_nothing(capability: int, tmp_path: Path) -> None
 
 
 def test_very_many_heads_of_a_group_go_to_other_backends() -> None:
-    """An item has at most 16 heads of a group."""
     for groups, is_supported in ((16, True), (32, False)):
         spec = AttentionSpec(
             num_tokens=1,

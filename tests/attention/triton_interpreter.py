@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from promptcache.attention import TritonBackend, register_backend, unregister_backend
+from promptcache.attention import TritonBackend, register_backend, segment_lists, unregister_backend
+from promptcache.rows import step_graphs
 
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -32,8 +33,6 @@ interpreter.GridExecutor.__call__ = _run_alone
 
 
 class InterpretedBackend(TritonBackend):
-    """The backend with its kernels in the interpreter."""
-
     dtypes = frozenset({torch.float64, torch.float32, torch.bfloat16})
     head_dims = TritonBackend.head_dims | {8}
 
@@ -41,8 +40,14 @@ class InterpretedBackend(TritonBackend):
         self.name = name
 
     def runs_on(self, device: torch.device) -> bool:
-        """Whether the device is the CPU."""
         return device.type == "cpu"
+
+
+def limit_programs(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Start few programs, and record steps of 1 and 4 tokens: the interpreter takes long for idle programs, too."""
+    for name in ("_TARGET_PROGRAMS", "_MORE_ITEMS"):
+        patch.setattr(segment_lists, name, number)
+    patch.setattr(step_graphs, "SIZES", (1, 4))
 
 
 @contextmanager

@@ -48,7 +48,6 @@ class Text:
 
 @st.composite
 def texts(draw: st.DrawFn) -> Text:
-    """Draw texts in a context of `FAR` positions."""
     gaps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5, 40]), min_size=1, max_size=_MAX_TOKENS))
     first, moved_first = (draw(st.integers(0, FAR - 1 - sum(gaps))) for _ in range(2))
     positions = tuple(first + sum(gaps[:index]) for index in range(len(gaps)))
@@ -84,7 +83,6 @@ def encoded(model: Model, token_ids: torch.Tensor, position_ids: torch.Tensor) -
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the relative distance of keys of one layer, or of all."""
     return float((actual - expected).double().norm() / expected.double().norm())
 
 

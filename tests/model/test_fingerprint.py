@@ -19,7 +19,6 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model with the demo tokenizer, in a folder."""
     folder = tmp_path_factory.mktemp("tiny")
     config = LlamaConfig.from_pretrained(DEMO_FOLDER)
     for name, size in {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8}.items():
@@ -35,17 +34,14 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_folder: Path) -> Path:
-    """A copy of that folder for one test."""
     return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
 
 
 def loaded(folder: Path, **options: object) -> str:
-    """Return the fingerprint of a model and tokenizer in an engine."""
     return Engine.from_pretrained(folder, device="cpu", **options).fingerprint  # type: ignore[arg-type] # any option
 
 
 def flip_a_weight(folder: Path) -> None:
-    """Change one bit of the last weight."""
     path = folder / "model.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -53,8 +49,6 @@ def flip_a_weight(folder: Path) -> None:
 
 
 def set_in(name: str, change: Callable[[dict[str, object]], None]) -> Callable[[Path], None]:
-    """Return a change of a JSON file."""
-
     def changed(folder: Path) -> None:
         data = json.loads((folder / name).read_text())
         change(data)
@@ -64,7 +58,6 @@ def set_in(name: str, change: Callable[[dict[str, object]], None]) -> Callable[[
 
 
 def scale_rope(config: dict[str, object]) -> None:
-    """Stretch positions."""
     config["rope_parameters"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
 
 
@@ -77,7 +70,6 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_kv_changes_the_fingerprint(folder: Path, change: str) -> None:
-    """A changed weight or setting gives another fingerprint."""
     before = loaded(folder)
     assert loaded(folder) == before
     CHANGES[change](folder)
@@ -86,14 +78,12 @@ def test_what_changes_kv_changes_the_fingerprint(folder: Path, change: str) -> N
 
 
 def test_another_dtype_is_another_fingerprint(folder: Path) -> None:
-    """Each dtype has its own fingerprint, in any order of loading."""
     prints = [loaded(folder, dtype=dtype) for dtype in ("float32", "bfloat16", "float32", "bfloat16")]
 
     assert prints[0] == prints[2] != prints[1] == prints[3]
 
 
 def test_another_context_length_matters_where_rope_depends_on_it(folder: Path) -> None:
-    """Dynamic RoPE is pinned to the context length, which the fingerprint includes."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     set_in("config.json", lambda config: config.update(rope_parameters=rope))(folder)
 
@@ -101,5 +91,4 @@ def test_another_context_length_matters_where_rope_depends_on_it(folder: Path) -
 
 
 def test_names_and_copies_do_not_matter(folder: Path, tmp_path: Path) -> None:
-    """A copy of the folder under another name has the same fingerprint."""
     assert loaded(folder) == loaded(Path(shutil.copytree(folder, tmp_path / "copy")))

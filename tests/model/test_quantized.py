@@ -13,14 +13,126 @@ from typing import Any
 import pytest
 import torch
 from torch.ao.quantization import quantize_dynamic
-from torch.nn import Linear
+from torch.nn import Linear, Module, Parameter
+from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache import Engine
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
-from tests.model.quantized import Int8Weight, PackedAtFirstPass, PackedIntegers, RoundingLinear, quantized, with_layers
+from tests.engine.asking import engine_of
+
+
+class Int8Weight(torch.Tensor):
+    """A matrix as whole numbers `codes [out, in]` times a `scale [out, 1]`. It holds no numbers of its own."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, codes: torch.Tensor, scale: torch.Tensor) -> Int8Weight:
+        made: Int8Weight = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+        return made
+
+    def __init__(self, codes: torch.Tensor, scale: torch.Tensor) -> None:
+        self.codes, self.scale = codes, scale
+
+    @classmethod
+    def of(cls, weight: torch.Tensor) -> Int8Weight:
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        return cls((weight / scale).round().to(torch.int8), scale)
+
+    def dense(self) -> torch.Tensor:
+        return self.codes.to(self.scale.dtype) * self.scale
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is linear:
+            states, weight, *bias = args
+            return linear(states, weight.dense(), *bias)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].codes.detach(), args[0].scale.detach())
+        raise NotImplementedError(f"{cls.__name__} does not implement {func}")
+
+
+class ReadableInt8Weight(Int8Weight):
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, object]]:
+        return ["codes", "scale"], {"bits": 8, "kind": object()}
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, about: Any, size: Any, stride: Any) -> ReadableInt8Weight:
+        return ReadableInt8Weight(inner["codes"], inner["scale"])
+
+
+class RoundingLinear(Module):
+    """A linear layer whose inputs are rounded to 8 bits, with a scale of all tokens of a forward pass."""
+
+    def __init__(self, layer: Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        scale = states.abs().amax() / 127
+        result: torch.Tensor = self.layer((states / scale).round() * scale)
+        return result
+
+
+class PackedIntegers(Module):
+    """A linear layer as checkpoints of GPTQ have it: four whole numbers of 8 bits in each of 32."""
+
+    def __init__(self, layer: Linear) -> None:
+        super().__init__()
+        weight = Int8Weight.of(layer.weight.detach())
+        self.register_buffer("qweight", weight.codes.contiguous().view(torch.int32))
+        self.register_buffer("scales", weight.scale)
+        self.train(layer.training)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        codes, scales = self.get_buffer("qweight").view(torch.int8), self.get_buffer("scales")
+        return linear(states, codes.to(scales.dtype) * scales)
+
+
+class PackedAtFirstPass(Module):
+    """A linear layer like those of bitsandbytes on a CPU: its first pass reorders the weight, a state dict undoes it."""
+
+    def __init__(self, layer: Linear) -> None:
+        super().__init__()
+        self.weight = Parameter(layer.weight.detach(), requires_grad=False)
+        self.is_packed = False
+        self.train(layer.training)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        if not self.is_packed:
+            self.weight.data, self.is_packed = self.weight.data.t().contiguous(), True
+        return states @ self.weight
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        if self.is_packed:
+            self.weight.data, self.is_packed = self.weight.data.t().contiguous(), False
+        super()._save_to_state_dict(*args)
+
+
+def quantized(hf: Any, kind: type[Int8Weight] = ReadableInt8Weight) -> Any:
+    """Return a model whose linear layers have quantized weights; it is changed in place."""
+    for layer in hf.model.layers.modules():
+        if isinstance(layer, Linear):
+            layer.weight = Parameter(kind.of(layer.weight.detach()), requires_grad=False)
+    return hf
+
+
+def with_layers(hf: Any, kind: type[Module]) -> Any:
+    """Return a model with other modules in place of its linear layers; it is changed in place."""
+    for parent in [*hf.model.layers.modules()]:
+        for name, layer in [*parent.named_children()]:
+            if isinstance(layer, Linear):
+                setattr(parent, name, kind(layer))
+    return hf
+
 
 SCHEMA = '<schema name="s"><module name="a">Alpha is the first letter.</module></schema>'
 PROMPT = '<prompt schema="s"><a/>What is alpha?</prompt>'
@@ -36,13 +148,11 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 def named_quantized(hf: Any) -> Any:
-    """Say that transformers quantized a model."""
     hf.hf_quantizer = "of a test"
     return hf
 
 
 def torchao(hf: Any, config: str, **settings: Any) -> Any:
-    """Quantize the linear layers of a model with torchao."""
     library = pytest.importorskip("torchao.quantization", exc_type=ImportError)
     if settings:
         settings["granularity"] = library.PerGroup(16)
@@ -51,7 +161,6 @@ def torchao(hf: Any, config: str, **settings: Any) -> Any:
 
 
 def llama(dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
-    """Return a tiny model that no engine has."""
     config = LlamaConfig(
         vocab_size=ByteTokenizer().vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, initializer_range=0.5,
@@ -63,10 +172,7 @@ def llama(dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
 
 
 def engine(hf: Any, **options: Any) -> Engine:
-    """Return an engine with the schema."""
-    made = Engine(hf, ByteTokenizer(), **options)
-    made.add_schema(SCHEMA)
-    return made
+    return engine_of(hf, schema=SCHEMA, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +210,6 @@ def test_a_write_into_a_quantized_weight_is_noticed(part: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quantized_weight_is_not_packed(kind: str) -> None:
-    """Packing leaves out layers whose weight is no plain matrix."""
     hf = KINDS[kind](llama())
     kept = type(hf.model.layers[0].mlp.up_proj)
     one = engine(hf, pack=True)

@@ -12,16 +12,7 @@ from promptcache.model import relocation
 from promptcache.model.model import Model
 from tests.conftest import law_examples, some_of
 from tests.families import FAMILIES, random_model, usual_families
-from tests.model.relocation_law import (
-    FAR,
-    MOVING,
-    Text,
-    distance,
-    encoded,
-    far_model,
-    moved_keys_are_the_models,
-    texts,
-)
+from tests.model.relocation_law import FAR, MOVING, Text, distance, encoded, far_model, moved_keys_are_the_models, texts
 
 HALF_TOLERANCE = {torch.bfloat16: 8e-3, torch.float16: 1e-3}
 """About one unit of rounding: a key is rounded where it is encoded, and again when it is moved."""
@@ -33,7 +24,6 @@ DOUBLE_TOLERANCE = 2e-7
 @pytest.mark.law
 @pytest.mark.parametrize("family", some_of(MOVING, 3))
 def test_moved_keys_are_the_models(family: str) -> None:
-    """The law of relocation holds up to position 100,000."""
     model = far_model(family)
 
     @settings(max_examples=law_examples(0.4))
@@ -72,7 +62,6 @@ def test_learned_positions_are_refused_by_name() -> None:
 
 
 def test_keys_without_an_explanation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model is refused if none of its functions gives the angles of its keys."""
     model = Model(random_model("llama"))
     monkeypatch.setattr(relocation, "_all_angles", lambda hf: iter(()))
 
@@ -121,7 +110,6 @@ def test_keys_that_are_scaled_after_rotation_are_refused(dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("family", ["gemma3, text", "cohere2", "gpt-oss"])
 def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is the same bit by bit, however small the chunks are, and so is that of no tokens."""
     model = far_model(family, torch.bfloat16)
     keys = torch.randn(model.shape.num_layers, 2, 300, 16).bfloat16()
     start, stop = torch.arange(300), torch.arange(300).flip(0) + 77
@@ -134,11 +122,9 @@ def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_family_moves_but_gpt2() -> None:
-    """The families of this page are those that can move, with their usual context length."""
     assert {family for family in FAMILIES if Model(random_model(family)).can_relocate} == {*MOVING}
 
 
 @pytest.mark.parametrize("context_length", [1, 2, 3, 20])
 def test_short_contexts_are_enough(context_length: int) -> None:
-    """Rotations are found in a context of any length."""
     assert Model(random_model("llama"), context_length=context_length).can_relocate

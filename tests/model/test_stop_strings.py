@@ -37,7 +37,6 @@ TEXTS = (
 
 @cache
 def tokenizer_of(kind: str) -> PreTrainedTokenizerBase:
-    """Return a small tokenizer as transformers has it."""
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(KINDS[kind]))
 
 

@@ -45,13 +45,7 @@ def continued(tokens: RequestTokens, token_ids: list[int]) -> RequestTokens:
 
 
 class StepMachine(RuleBasedStateMachine):
-    """One batch over the prompts of a random schema.
-
-    Attributes:
-        model: The model of the batch.
-        tolerance: Maximum distance of logits from the reference, max|a-b| / max|b|.
-        graphs: Recorded steps of the model, if any.
-    """
+    """One batch over the prompts of a random schema, and its tolerance: max|a-b| / max|b| of logits."""
 
     model: ClassVar[Model]
     tolerance: ClassVar[float]
@@ -64,20 +58,16 @@ class StepMachine(RuleBasedStateMachine):
 
     @initialize(schema=strategies.schemas(), small_tokens=st.sampled_from([0, 8, 64]), tokenizer=strategies.TOKENIZERS)
     def start(self, schema: CheckedSchema, small_tokens: int, tokenizer: ByteTokenizer) -> None:
-        """Serve a schema with an empty batch."""
         torch.use_deterministic_algorithms(True)  # allocated memory is filled with NaN
         self.schema = schema
         self.service = serve(schema, self.model, tokenizer)
         self.batch = Batch(
-            self.model,
-            Copies(self.model, KVMemory(self.model.shape), small_tokens=small_tokens),
-            self.graphs,
+            self.model, Copies(self.model, KVMemory(self.model.shape), small_tokens=small_tokens), self.graphs
         )
 
     @precondition(lambda self: len(self.answered) < MAX_ROWS)
     @rule(data=st.data())
     def join(self, data: st.DataObject) -> None:
-        """A prompt joins."""
         tokens = self.service.plan(data.draw(strategies.prompts(self.schema))).tokens
         fetched = self.service.executor.fetch(part.encoding for part in tokens.parts)
         self.answered[self.batch.join(tokens, fetched.kv_of)] = Answered()
@@ -85,7 +75,6 @@ class StepMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.answered)
     @rule(data=st.data(), num_last=st.sampled_from([1, 2, None]))
     def step(self, data: st.DataObject, num_last: int | None) -> None:
-        """Some rows compute their next tokens: planned ones, then any."""
         sizes = {row: data.draw(st.sampled_from([1, 0, 2, 5, 40])) for row in self.answered}
         order = data.draw(st.permutations([row for row, size in sizes.items() if size]))
         if order:
@@ -94,24 +83,20 @@ class StepMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
     def decode(self, data: st.DataObject) -> None:
-        """Every row computes one token."""
         self._step([(row, self._next_ids(row, 1, data)) for row in self.answered], 1)
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """A row leaves; all its logits were those of the reference."""
         self._check(data.draw(st.sampled_from(list(self.answered))))
 
     @rule()
     def poison(self) -> None:
-        """Free memory holds NaN."""
         for slab in self.batch.tails.slabs.values():
             for slot in slab.free:
                 slab.keys[:, slot] = slab.values[:, slot] = torch.nan
 
     def teardown(self) -> None:
-        """All rows leave, and no memory stays."""
         try:
             for row in list(self.answered):
                 self._check(row)
@@ -145,6 +130,5 @@ class StepMachine(RuleBasedStateMachine):
 
 
 def step_machine(model: Model, tolerance: float, graphs: StepGraphs | None = None) -> type[StepMachine]:
-    """Return the machine of a model."""
     own = {"model": model, "tolerance": tolerance, "graphs": graphs}
     return type("StepMachineOfModel", (StepMachine,), own)

@@ -30,20 +30,16 @@ _METHODS_THAT_READ = frozenset(
 )
 
 
-class NotRecorded(RuntimeError):
-    """An operation cannot be recorded."""
+class NotRecorded(RuntimeError): ...
 
 
 class RecordedGraph(TorchDispatchMode):
-    """Records operations while it is active."""
-
     def __init__(self) -> None:
         super().__init__()
         self._operations: list[tuple[Any, Any, Any, Any]] = []
         self.num_replays = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run and record one operation."""
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         if name in _READS or _has_unknown_shape(name, args) or name in _COPIES_TO_THE_DEVICE:

@@ -33,13 +33,11 @@ def segment(start: int, size: int, token_id: int = 0) -> Segment:
 
 
 def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:
-    """Return segments of these sizes, with a free position between any two."""
     starts = accumulate((size + 1 for size in sizes), initial=0)
     return [segment(start, size, token_id) for start, size in zip(starts, sizes, strict=False)]
 
 
 def contents(found: tuple[Segment, ...]) -> list[int]:
-    """Return the KV of segments, token by token."""
     return [int(each) for one in found for each in one.layers()[1][0][0, 0, :, 0]]
 
 
@@ -50,9 +48,7 @@ def contents(found: tuple[Segment, ...]) -> list[int]:
     data=st.data(),
 )
 def test_segments_hold_the_same_tokens(sizes: list[int], small: int, room: int, data: st.DataObject) -> None:
-    """Every token is kept once, in order, whatever room there is; copies take no other room, and extend across no new
-    token. At the first use, large segments stay views.
-    """
+    """Every token is kept once, in order, whatever room there is; at the first use, large segments stay views."""
     given_segments = segments(sizes)
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
@@ -79,13 +75,11 @@ def test_segments_hold_the_same_tokens(sizes: list[int], small: int, room: int, 
 def used(
     copies: Copies, given_segments: Sequence[Segment], new_starts: Sequence[int]
 ) -> tuple[tuple[Segment, ...], int]:
-    """Coalesce the segments of a request."""
     copies.count_use(given_segments, new_starts)
     return copies.coalesce(given_segments, new_starts)
 
 
 def place(one: Segment) -> tuple[KV, int, int]:
-    """Return where the KV of a segment is."""
     return one.kv, one.start, one.stop
 
 
@@ -104,7 +98,6 @@ def test_what_was_coalesced_before_is_not_copied_again(budget_bytes: int | None,
 
 
 def test_a_copy_in_use_is_never_written() -> None:
-    """Another selection gets memory of its own while a request holds the first copy."""
     copies = Copies(MODEL, KVMemory(SHAPE, budget_bytes=11 * SHAPE.token_bytes))
     first, _ = copies.coalesce(segments([3, 4]), [])
 
@@ -139,7 +132,6 @@ def test_uses_of_a_combination_are_counted_by_request() -> None:
 
 
 def test_the_last_used_combinations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered of combinations has a limit."""
     monkeypatch.setattr(coalesce, "MAX_COMBINATIONS", 2)
     copies = Copies(MODEL, KVMemory(SHAPE), small_tokens=5)
 

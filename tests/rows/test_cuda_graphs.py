@@ -8,10 +8,7 @@ import torch
 from promptcache.rows.step_graphs import CudaRecorder, StepGraphs, open_graphs
 from tests.rows.paired_batches import Requests, with_usual_experts
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt-oss"])

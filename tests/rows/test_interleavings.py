@@ -40,39 +40,25 @@ PROMPTS = (
 )
 
 
-@pytest.fixture
-def portable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute attention with the portable backend."""
-    monkeypatch.setattr(pass_attention, "_backends", (PortableBackend(),))
-
-
 @cache
 def windowed_model() -> Model:
-    """Return a model with sliding windows."""
     return Model(random_model("mistral", torch.float64))
 
 
 @pytest.mark.law
 @pytest.mark.parametrize(
-    ("model", "tolerance", "share"),
-    [(default_model, 1e-10, 0.3), (windowed_model, 1e-6, 0.2)],
-    ids=["full", "windows"],
+    ("model", "tolerance", "share", "is_portable"),
+    [(default_model, 1e-10, 0.3, False), (windowed_model, 1e-6, 0.2, False), (windowed_model, 1e-6, 0.1, True)],
+    ids=["full", "windows", "matrix products"],
 )
 def test_any_interleaving_gives_the_logits_of_the_reference(
-    model: Callable[[], Model], tolerance: float, share: float
+    model: Callable[[], Model], tolerance: float, share: float, is_portable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joining, leaving and computing any numbers of tokens in any order changes no logits of any row."""
+    if is_portable:
+        monkeypatch.setattr(pass_attention, "_backends", (PortableBackend(),))
     run_state_machine_as_test(
         step_machine(model(), tolerance), settings=settings(max_examples=law_examples(share), stateful_step_count=20)
-    )
-
-
-@pytest.mark.law
-@pytest.mark.usefixtures("portable")
-def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_backend() -> None:
-    """The same with matrix products instead of the fused kernel."""
-    run_state_machine_as_test(
-        step_machine(windowed_model(), 1e-6), settings=settings(max_examples=law_examples(0.1), stateful_step_count=20)
     )
 
 
@@ -83,7 +69,6 @@ def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
 
 
 def usual_plans(family: str) -> list[Plan]:
-    """Plan some prompts of one schema. They share modules, and have arguments in the middle."""
     return [plan_for(prompt, family=family) for prompt in PROMPTS]
 
 
@@ -93,13 +78,7 @@ def largest_distance_of_steps(
     most_later: int = _SMALLEST_TAIL + 3,
     kernels: AbstractContextManager[None] | None = None,
 ) -> float:
-    """Compute prompts in steps of random sizes; return the largest distance of a row from the reference.
-
-    Args:
-        plans: History has half of the own tokens of the first one.
-        most_later: Each row continues its prompt with at most so many tokens.
-        kernels: Active while the steps run.
-    """
+    """Compute prompts, half of the first recalled, and at most `most_later` tokens; return the largest distance."""
     executor = serve(plans[0].layout.schema, model).executor
     batch, chance = Batch(model), random.Random(0)
     wanted, planned = {}, {}
@@ -138,7 +117,6 @@ def half_recalled(model: Model, tokens: RequestTokens, kv_of: Mapping[Encoding, 
 
 
 def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a forward pass that raised, the same tokens can be computed again."""
     model, plan = default_model(), plan_for(PROMPT)
     kv_of = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).kv_of
     batch = Batch(model)
@@ -199,7 +177,6 @@ def test_tails_take_the_least_memory_of_their_sizes() -> None:
 
 
 def test_rows_that_leave_free_the_views_of_stored_kv() -> None:
-    """A batch holds views of stored KV while its rows are in it, and no longer."""
     plan = plan_for(PROMPT)
     executor = serve(plan.layout.schema).executor
     batch = Batch(executor.model)

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from promptcache.attention import Kernels, segment_lists
+from promptcache.attention import Kernels
 from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
 from promptcache.kv import KVShape
@@ -23,7 +23,7 @@ from promptcache.model.model import Model
 from promptcache.rows import Batch, choose_kernels, kernel_choice, open_graphs, step_graphs, used_kernels
 from promptcache.rows.kernel_choice import fastest_kernels
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from tests.attention.triton_interpreter import InterpretedBackend, interpreted
+from tests.attention.triton_interpreter import InterpretedBackend, interpreted, limit_programs
 from tests.families import random_model
 from tests.rows.recorded_graph import record
 
@@ -33,7 +33,6 @@ CUDA = torch.device("cuda")
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of choices, in a folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("PROMPTCACHE_ATTENTION", raising=False)
     return tmp_path / "promptcache" / "attention.json"
@@ -49,10 +48,7 @@ idle = pytest.mark.usefixtures("_nothing_computed")
 
 @pytest.fixture
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter takes long for programs without work, too."""
-    monkeypatch.setattr(segment_lists, "_TARGET_PROGRAMS", 4)
-    monkeypatch.setattr(segment_lists, "_MORE_ITEMS", 4)
-    monkeypatch.setattr(step_graphs, "SIZES", (1, 4))
+    limit_programs(monkeypatch, 4)
     monkeypatch.setattr(kernel_choice, "_ROUNDS", 1)
 
 
@@ -64,7 +60,6 @@ class Clock:
         self._now, self.num_readings = 0.0, 0
 
     def __call__(self) -> float:
-        """Return the time."""
         self.num_readings += 1
         if self._model.kernels is not None:
             self._now += self._seconds[self._model.kernels]
@@ -77,7 +72,6 @@ def llama(**changes: Any) -> Model:
 
 
 def choice(model: Model, clock: Clock | None = None) -> tuple[Kernels, bool]:
-    """The fastest kernels, and whether they were measured."""
     clock = clock or Clock(model)
     with interpreted():
         found = fastest_kernels(model, record, clock)
@@ -89,12 +83,7 @@ def choice(model: Model, clock: Clock | None = None) -> tuple[Kernels, bool]:
 def test_each_kind_computes_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two prompts and two steps each, the first of which warm up: by no Triton kernel, by them, and by graphs."""
     model, recordings = llama(num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1), list[Any]()
-    computed: list[tuple[Kernels | None, int]] = []
-    prepare, step = InterpretedBackend.prepare, kernel_choice.Batch.step
-
-    def prepared(*args: Any) -> Any:
-        assert model.kernels is Kernels.TRITON
-        return prepare(*args)
+    computed, step = list[tuple[Kernels | None, int]](), kernel_choice.Batch.step
 
     def stepped(batch: Batch, work: Any) -> Any:
         computed.append((model.kernels, sum(len(token_ids) for _, token_ids in work)))
@@ -105,7 +94,6 @@ def test_each_kind_computes_the_request(monkeypatch: pytest.MonkeyPatch) -> None
         recordings.append(graph)
         return graph, result
 
-    monkeypatch.setattr(InterpretedBackend, "prepare", prepared)
     monkeypatch.setattr(kernel_choice.Batch, "step", stepped)
     clock = Clock(model)
     with interpreted():
@@ -157,7 +145,6 @@ def test_another_shape_device_or_version_is_measured(file: Path, monkeypatch: py
 
 
 def damaged(good: bytes) -> list[bytes]:
-    """Files that are broken, or have another form."""
     (key,) = json.loads(good)
     forms: list[object] = [[], {key: None}, {key: []}, {key: {}}, {key: {"torch": 1.0}}, {key: "graphs"}, {"x": 1}]
     forms += [{key: {"torch": 1.0, "triton": value}} for value in ("1", None, float("nan"), True)]
@@ -180,7 +167,6 @@ def test_a_broken_file_is_measured_again_and_written_again(file: Path) -> None:
 @idle
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_folder_that_cannot_be_written_is_no_error(is_file: bool, file: Path) -> None:
-    """Each engine measures then."""
     if is_file:
         file.parent.write_bytes(b"a file where the folder would be")
     else:

@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ from promptcache.model.model import Model
 from promptcache.rows import step_graphs
 from promptcache.rows.step_graphs import StepGraphs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from tests.attention.triton_interpreter import interpreted
+from tests.attention.triton_interpreter import interpreted, limit_programs
 from tests.conftest import law_examples
-from tests.families import FAMILIES, random_model
+from tests.families import FAMILIES
 from tests.model.test_families import PROMPT, SCHEMA
 from tests.rows.machine import step_machine
 from tests.rows.paired_batches import Requests, with_usual_experts
@@ -37,27 +38,20 @@ NOT_RECORDED = {"gemma2": "the Triton kernels do not compute the attention of th
 
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter takes long for programs without work, too."""
-    monkeypatch.setattr(segment_lists, "_TARGET_PROGRAMS", 8)
-    monkeypatch.setattr(segment_lists, "_MORE_ITEMS", 8)
-    monkeypatch.setattr(step_graphs, "SIZES", (1, 4))
+    limit_programs(monkeypatch, 8)
 
 
 class Recordings:
-    """A recorder that keeps its graphs."""
-
     def __init__(self) -> None:
         self.made: list[RecordedGraph] = []
 
     def __call__(self, run: Callable[[], torch.Tensor]) -> tuple[RecordedGraph, torch.Tensor]:
-        """Record what a function does."""
         graph, result = record(run)
         self.made.append(graph)
         return graph, result
 
     @property
     def num_replays(self) -> int:
-        """Replays of all graphs."""
         return sum(graph.num_replays for graph in self.made)
 
 
@@ -65,9 +59,7 @@ class Recordings:
     "family", [each if each in USUAL else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES]
 )
 def test_a_recorded_step_serves_other_requests(family: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A step is recorded without any request. Replays give the logits of steps that are not recorded, for one request
-    and several, parts of prompts and single tokens, all in different places of memory.
-    """
+    """Replays give the logits of steps that are not recorded, for other requests in other places of memory."""
     model, recordings = with_usual_experts(family), Recordings()
     graphs = StepGraphs(model, recordings)
     with interpreted(), caplog.at_level(logging.WARNING):
@@ -83,37 +75,28 @@ def test_a_recorded_step_serves_other_requests(family: str, caplog: pytest.LogCa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_recorded", [True, False])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_any_interleaving_gives_the_logits_of_the_reference(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Joining, leaving and computing in any order changes no logits of any row, where recorded steps compute most."""
+def test_any_interleaving_gives_the_logits_of_the_reference(
+    family: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joining, leaving and computing in any order changes no logits of any row, by recorded steps or by the kernels."""
     monkeypatch.setattr(step_graphs, "SIZES", (1, 4, 16))
     model, recordings = with_usual_experts(family), Recordings()
-    graphs = StepGraphs(model, recordings)
+    graphs = StepGraphs(model, recordings) if is_recorded else None
     with interpreted():
-        graphs.record_all()
-
-    run_state_machine_as_test(
-        step_machine(model, 1e-5, graphs),
-        settings=settings(max_examples=max(20, law_examples(0.005)), stateful_step_count=12),
-    )
-
-    assert recordings.num_replays > 10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_any_interleaving_gives_the_logits_of_the_reference_with_triton(family: str) -> None:
-    """The same with the Triton kernels and without recorded steps."""
-    model = Model(random_model(family, torch.float32))
-    with interpreted():
+        if graphs is not None:
+            graphs.record_all()
+    with nullcontext() if is_recorded else interpreted():
         run_state_machine_as_test(
-            step_machine(model, 1e-5),
+            step_machine(model, 1e-5, graphs),
             settings=settings(max_examples=max(20, law_examples(0.005)), stateful_step_count=12),
         )
 
+    assert (recordings.num_replays > 10) is is_recorded
+
 
 def graphs_of_llama() -> tuple[Model, Recordings, StepGraphs]:
-    """Graphs that are not recorded yet."""
     model, recordings = with_usual_experts("llama"), Recordings()
     return model, recordings, StepGraphs(model, recordings)
 
@@ -131,7 +114,6 @@ def test_a_step_without_room_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_changed_model_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of a model whose weights were changed is refused."""
     model, recordings, graphs = graphs_of_llama()
     monkeypatch.setattr(step_graphs, "SIZES", (1,))
     requests = Requests(model, "llama", graphs, PROMPTS[:1])
