@@ -20,19 +20,17 @@ PATIENCE_S = 120.0
 def context() -> ForkServerContext:
     """Return the context of a fork server. The server has one thread, so forking it is safe."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.kv.stored", "tests.engine.process_work"])
+    made.set_forkserver_preload(["tests.kv.stored"])
     return made
 
 
 def start(function: Callable[..., object], *arguments: object) -> BaseProcess:
-    """Start a function in another process."""
     process = context().Process(target=function, args=arguments, daemon=True)
     process.start()
     return process
 
 
 def finish(process: BaseProcess) -> None:
-    """Wait for a process and check that it succeeds."""
     process.join(PATIENCE_S)
     assert process.exitcode == 0
     process.close()
@@ -41,13 +39,7 @@ def finish(process: BaseProcess) -> None:
 def kill_at_random(
     folder: Path, seed: int, within_s: float, function: Callable[..., object], *arguments: object
 ) -> None:
-    """Run a function that works for ever in another process, and end that without warning soon after it has begun.
-
-    Args:
-        folder: Where the function makes the file `started` once it is about to work.
-        seed: Of the moment.
-        within_s: At most so long after the beginning.
-    """
+    """Run a function that works for ever in a process, and kill that within a time after it made the file `started`."""
     (folder / "started").unlink(missing_ok=True)
     process = start(function, *arguments)
     while not (folder / "started").exists():
@@ -62,7 +54,6 @@ def kill_at_random(
 
 
 def in_child(function: Callable[..., object], *arguments: object) -> Any:
-    """Run a function in another process and return its result."""
     answers: SimpleQueue[object] = context().SimpleQueue()
     process = start(_answer, answers, function, arguments)
     answer = answers.get() if _answered(process, answers) else None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import fsspec
 import pytest
@@ -15,18 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import (
-    KV,
-    BlobTier,
-    Codec,
-    FileTier,
-    KVShape,
-    Recipe,
-    Store,
-    Tier,
-)
+from promptcache.kv import KV, Codec, KVShape, Recipe, Store, Tier
 from tests.conftest import law_examples
+from tests.kv.stored import FailingTier
 from tests.kv.stored import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
@@ -35,7 +24,6 @@ NAMES = "abcdef"
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of one to six tokens; every third one is quantized."""
     number = NAMES.index(name)
     codec = (Codec.FULL, Codec.FULL, Codec.INT8)[number % 3]
     return recipe_of(name, number + 1, codec, first=number)
@@ -52,42 +40,6 @@ def kv(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return both[0], both[1]
 
 
-class FailingTier(BlobTier):
-    """Tier that fails on demand."""
-
-    def __init__(self, tier: BlobTier) -> None:
-        self._tier = tier
-        self.failing: frozenset[str] = frozenset()
-        self.kind = tier.kind
-        self.max_parallel_reads = tier.max_parallel_reads
-
-    def _ask(self, what: str, action: Callable[..., Any], *args: Any) -> Any:
-        if what in self.failing:
-            raise TierUnavailable(f"cannot {what} (a planted fault)")
-        return action(*args)
-
-    def read(self, key: str) -> bytes | BinaryIO | None:
-        """Read, or fail."""
-        found: bytes | BinaryIO | None = self._ask("read", self._tier.read, key)
-        return found
-
-    def write(self, key: str, data: bytes) -> None:
-        """Write, or fail."""
-        self._ask("write", self._tier.write, key, data)
-
-    def delete(self, key: str) -> None:
-        """As the wrapped tier."""
-        self._tier.delete(key)
-
-    def keys(self) -> Any:
-        """As the wrapped tier."""
-        return self._tier.keys()
-
-    def nbytes(self) -> int:
-        """As the wrapped tier."""
-        return self._tier.nbytes()
-
-
 class Agreement(RuleBasedStateMachine):
     """A store with tiers, one without and a dict: lookups return what was put, and only faults lose KV."""
 
@@ -96,8 +48,8 @@ class Agreement(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.remote_files = fsspec.filesystem("memory")
         self.remote_files.store.clear()
-        self.disk = FailingTier(FileTier(self.folder, budget_bytes=DISK_BYTES))
-        self.remote = FailingTier(FileTier("memory://kept"))
+        self.disk = FailingTier(self.folder, budget_bytes=DISK_BYTES)
+        self.remote = FailingTier("memory://kept")
         self.plain = Store(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
         self.on_remote: set[str] = set()  # only a fault can lose these
@@ -105,13 +57,11 @@ class Agreement(RuleBasedStateMachine):
         self.restart()
 
     def teardown(self) -> None:
-        """Remove the folder."""
         self.held.clear()
         shutil.rmtree(self.folder)
 
     @rule()
     def restart(self) -> None:
-        """Restart the process, which loses the KV in memory."""
         self.held.clear()
         self.store = Store(
             SHAPE,
@@ -122,7 +72,6 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def put(self, name: str, hold: bool) -> None:
-        """Put an encoding: the result is what was put, whichever tiers stored it."""
         run = self.store.put(RECIPES[name], *kv(name))
         self.check(name, run)
         self.plain.put(RECIPES[name], *kv(name))
@@ -134,7 +83,6 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def get(self, name: str, hold: bool) -> None:
-        """Look up an encoding: a hit returns what was put, and without a fault there is a hit."""
         found = self.store.get(RECIPES[name].key)
         if found.kv is None:
             assert name not in self.on_remote or "read" in self.remote.failing
@@ -147,7 +95,6 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.sampled_from(NAMES)), hold=st.booleans())
     def get_many(self, names: list[str], hold: bool) -> None:
-        """Look up several encodings: each result is the same as for `get`."""
         found = self.store.get_many(RECIPES[name].key for name in names)
         plain = self.plain.get_many(RECIPES[name].key for name in names)
         assert set(found) == set(plain) == {RECIPES[name].key for name in names}
@@ -164,7 +111,6 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def delete(self, name: str) -> None:
-        """Delete an encoding in every tier."""
         self.store.delete(RECIPES[name].key)
         self.plain.delete(RECIPES[name].key)
         self.expected.discard(name)
@@ -173,12 +119,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(disk=st.sets(st.sampled_from(["read", "write"])), remote=st.sets(st.sampled_from(["read", "write"])))
     def fail(self, disk: set[str], remote: set[str]) -> None:
-        """Choose which operations of which tiers fail."""
-        self.disk.failing, self.remote.failing = frozenset(disk), frozenset(remote)
+        self.disk.failing, self.remote.failing = (dict.fromkeys(each, "a planted fault") for each in (disk, remote))
 
     @rule(number=st.integers(0, 2**16), flipped=st.integers(0, 2**16))
     def damage_disk(self, number: int, flipped: int) -> None:
-        """Flip one bit of a file in the folder."""
         files = sorted(self.folder.rglob("*.safetensors"))
         if files:
             path = files[number % len(files)]
@@ -189,7 +133,6 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2**16), size=st.integers(0, 2**16))
     def damage_remote(self, number: int, size: int) -> None:
-        """Truncate a remote file."""
         files = sorted(path for path in self.remote_files.store if path.endswith(".safetensors"))
         if files:
             path = files[number % len(files)]
@@ -199,11 +142,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def finish_requests(self) -> None:
-        """Drop all handles."""
         self.held.clear()
 
     def check(self, name: str, run: KV) -> None:
-        """Check that KV is what was put under its name."""
         keys, values = kv(name)
         assert torch.equal(run.keys, keys)
         assert torch.equal(run.values, values)
@@ -226,7 +167,6 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def stays_within_budgets(self) -> None:
-        """No tier exceeds its budget."""
         assert self.store.host is not None
         assert self.store.memory.nbytes() <= MEMORY_TOKENS * SHAPE.token_bytes
         assert self.store.host.nbytes() <= HOST_TOKENS * SHAPE.token_bytes

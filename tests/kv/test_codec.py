@@ -39,7 +39,6 @@ def kv(draw: st.DrawFn, finite: bool = True) -> tuple[torch.Tensor, torch.Tensor
 
 @given(given_kv=kv(), codec=st.sampled_from(Codec))
 def test_stored_tensors_have_the_promised_specs(given_kv: tuple, codec: Codec) -> None:
-    """Stored tensors have the specs of `tensor_specs`, and are contiguous copies."""
     keys, values = given_kv
     stored = to_stored(recipe("", keys.shape[2], codec), keys, values)
 
@@ -51,7 +50,6 @@ def test_stored_tensors_have_the_promised_specs(given_kv: tuple, codec: Codec) -
 
 @given(given_kv=kv(finite=False))
 def test_full_is_bit_exact(given_kv: tuple) -> None:
-    """The codec `full` keeps every bit, NaN and infinity included."""
     for before, after in zip(
         given_kv, from_stored(to_stored(recipe("", given_kv[0].shape[2], Codec.FULL), *given_kv)), strict=True
     ):
@@ -110,20 +108,8 @@ def test_numbers_closer_than_their_dtype_resolves_do_not_drift(codec: Codec, dty
 
 @given(given_kv=kv(finite=False), codec=st.sampled_from(LOSSY))
 def test_nan_and_infinity_decode_to_nan(given_kv: tuple, codec: Codec) -> None:
-    """NaN and infinity decode to NaN."""
     for before, after in zip(given_kv, apply_codec(recipe("", given_kv[0].shape[2], codec), *given_kv), strict=True):
         assert after[~before.isfinite()].isnan().all()
-
-
-def test_an_outlier_channel_does_not_affect_others() -> None:
-    """An outlier channel does not change the error of the other channels."""
-    keys = torch.randn(1, 1, 256, 8)
-    loud = keys.clone()
-    loud[..., 3] *= 1000
-    quiet = [channel for channel in range(8) if channel != 3]
-    alone, beside = (apply_codec(recipe("", 256, Codec.INT4), each, keys)[0][..., quiet] for each in (keys, loud))
-
-    assert torch.equal(alone, beside)
 
 
 @pytest.mark.parametrize("num_tokens", [256, 319, 4096])

@@ -25,7 +25,6 @@ class Model(RuleBasedStateMachine):
         self.level, self.uses = 0.0, 0
 
     def use(self, key: str) -> None:
-        """Set the priority of an entry by the formula."""
         self.uses += 1
         entry = self.entries[key]
         entry["frequency"] += 1
@@ -34,7 +33,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=KEYS, nbytes=st.integers(1, 5), cost=st.integers(1, 5), frequency=st.integers(1, 3))
     def add(self, key: str, nbytes: int, cost: int, frequency: int) -> None:
-        """Add a key that was used before."""
         if key in self.entries:
             return
         expected = self.policy.priority(nbytes, cost, frequency)
@@ -45,19 +43,16 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def touch(self, key: str) -> None:
-        """Use a key that may be unknown."""
         self.policy.touch(key)
         if key in self.entries:
             self.use(key)
 
     @rule(key=KEYS)
     def remove(self, key: str) -> None:
-        """Delete a key that may be unknown."""
         assert self.policy.remove(key) == (self.entries.pop(key, None) is not None)
 
     @rule(needed=st.integers(0, 20), evict=st.booleans(), limit=st.none() | st.integers(0, 10))
     def seek(self, needed: int, evict: bool, limit: int | None) -> None:
-        """Search for victims with a priority up to a limit, and sometimes evict them."""
         order = sorted(self.entries, key=lambda key: (self.entries[key]["priority"], self.entries[key]["used"]))
         left, chosen = float(needed), []
         for key in order:
@@ -73,7 +68,6 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Keys and bytes are the model's."""
         assert len(self.policy) == len(self.entries)
         assert all(key in self.policy for key in self.entries)
         assert self.policy.nbytes == sum(entry["nbytes"] for entry in self.entries.values())
@@ -84,7 +78,6 @@ TestModel = pytest.mark.law(Model.TestCase)
 
 
 def test_bookkeeping_does_not_grow_with_uses() -> None:
-    """The size of the bookkeeping depends on the stored keys only."""
     policy, chance = GreedyDual[str](), random.Random(0)
     for number in range(5_000):
         policy.add(str(number), 1, 1.0)
@@ -97,8 +90,6 @@ def test_bookkeeping_does_not_grow_with_uses() -> None:
 
 
 def test_later_tokens_cost_more() -> None:
-    """The cost of an encoding grows with its tokens and their positions."""
-
     def cost(num_tokens: int, start: int) -> float:
         return cost_at(num_tokens, start + num_tokens - 1)
 

@@ -18,8 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv.files.format import pack
 from tests.conftest import law_examples
-from tests.kv.places import Place, emptied
-from tests.kv.stored import content, file_bytes, read, small, write
+from tests.kv.stored import Place, content, emptied, file_bytes, read, small, store_over, write
 
 ONE = small("one")
 KEY = ONE.recipe.key
@@ -30,28 +29,11 @@ KINDS = ("", "memory://", "failing://", "file://")
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Return an empty place."""
     with emptied():
         yield Place(f"{request.param}{tmp_path}/shared")
 
 
-def test_another_tier_reads_what_was_written(place: Place) -> None:
-    """Another tier of the same place returns the same encoding, each time, and no other file is left."""
-    assert write(place.tier(), ONE)
-    later = place.tier()
-
-    found = [read(later, KEY), read(later, KEY)]
-
-    assert [content(each) for each in found if each is not None] == [content(ONE)] * 2
-    assert later.keys() == (KEY,)
-    assert (place.names(), place.names("incoming")) == ([NAME], [])
-    assert [each.fault for each in later.verify_all()] == [None]
-    assert (stored := later.read_unverified(KEY)) is not None
-    assert stored.recipe == ONE.recipe
-
-
 def test_foreign_files_are_not_listed(place: Place) -> None:
-    """Files with other names among the encodings are not listed, counted, verified or collected."""
     write(place.tier(), ONE)
     foreign = ("notes.txt", "notes.safetensors", KEY, f"{KEY.upper()}.safetensors", f"{NAME}.bak")
     for name in foreign:
@@ -89,8 +71,8 @@ DAMAGE = {
 def test_a_damaged_file_is_deleted_and_written_again(
     place: Place, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Damage after a good read is found, reported and logged once, and the file is deleted and written again."""
-    store, tier = place.store(), place.tier()
+    tier = place.tier()
+    store = store_over(place.location)
     write(tier, ONE)
     read(tier, KEY)
     place.put(KEY, DAMAGE[damage])
@@ -114,7 +96,7 @@ def test_a_folder_in_place_of_a_file_is_damage(place: Place) -> None:
     """A folder with the name of an encoding is no file, and stays, because it may hold anything."""
     place.files.makedirs(place.path(KEY))
     place.files.pipe_file(f"{place.path(KEY)}/x", b"")
-    store = place.store()
+    store = store_over(place.location)
 
     assert "is not a file" in store.get(KEY).faults[0]
     assert store.lacking([KEY]) == {place.location: {KEY}}
@@ -149,7 +131,6 @@ def test_writes_are_atomic(place: Place) -> None:
 
 
 def test_a_failed_write_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed rename or upload names the place and the reason, and leaves no file."""
     tier = place.tier()
 
     def refuse(*_: object) -> None:
@@ -165,13 +146,6 @@ def test_a_failed_write_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyP
     assert write(tier, ONE)
 
 
-def test_a_probe_leaves_nothing_behind(place: Place) -> None:
-    """A probe writes and removes a file."""
-    place.tier().probe()
-
-    assert place.names("incoming") == place.names() == []
-
-
 NAMES = "abcd"
 ALL = {name: small(name, 1 + index) for index, name in enumerate(NAMES)}
 
@@ -181,7 +155,6 @@ class Agreement(RuleBasedStateMachine):
 
     @initialize(kind=st.sampled_from(KINDS), budget=st.none() | st.integers(1, 2 * file_bytes(ALL["d"])))
     def open(self, kind: str, budget: int | None) -> None:
-        """Start with an empty place."""
         self.temporary = tempfile.TemporaryDirectory()
         self.place = Place(f"{kind}{self.temporary.name}/agreement")
         self.budget = None if kind else budget
@@ -190,12 +163,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def reopen(self, which: int) -> None:
-        """Restart one of the processes."""
         self.tiers[which] = self.place.tier(budget_bytes=self.budget)
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def write(self, which: int, name: str) -> None:
-        """Write an encoding, also in place of a damaged one."""
         is_there = write(self.tiers[which], ALL[name])
         assert is_there == (self.budget is None or file_bytes(ALL[name]) <= self.budget)
         if is_there:
@@ -203,7 +174,6 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def delete(self, which: int, name: str) -> None:
-        """Delete an encoding."""
         self.tiers[which].delete(ALL[name].recipe.key)
         self.expected.pop(name, None)
 
@@ -215,13 +185,16 @@ class Agreement(RuleBasedStateMachine):
             self.expected[name] = False
 
     @rule(which=st.integers(0, 1))
-    def collect(self, which: int) -> None:
-        """`gc` finds no unfinished file."""
-        assert self.tiers[which].gc() == ()
+    def verify(self, which: int) -> None:
+        """The damaged files are found, and neither a write nor a probe leaves an unfinished one."""
+        tier = self.tiers[which]
+        found = {each.name.removesuffix(".safetensors"): each.fault is None for each in tier.verify_all()}
+        assert found == {ALL[name].recipe.key: whole for name, whole in self.expected.items()}
+        tier.probe()
+        assert (self.place.names("incoming"), tier.gc()) == ([], ())
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def read(self, which: int, name: str) -> None:
-        """Read: the result is what was written, or an error if the file was damaged."""
         whole = self.expected.get(name)
         try:
             found = read(self.tiers[which], ALL[name].recipe.key)
@@ -242,7 +215,6 @@ class Agreement(RuleBasedStateMachine):
             self.expected = {name: whole for name, whole in self.expected.items() if ALL[name].recipe.key in keys}
 
     def teardown(self) -> None:
-        """Remove the files."""
         with emptied():
             if hasattr(self, "temporary"):
                 self.temporary.cleanup()

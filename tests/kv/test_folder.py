@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,33 +20,24 @@ from promptcache.diagnostics import StoreError, TierUnavailable
 from promptcache.kv import FileTier, Store, StoreConfig, expand_home, open_store
 from promptcache.kv.files import tier as tier_module
 from promptcache.kv.files.format import pack
-from tests.kv.places import Place
 from tests.kv.processes import in_child
-from tests.kv.stored import content, files_of, read, shape, small, write
+from tests.kv.stored import content, files_of, read, shape, small, store_over, write
 
 ONE = small("one")
 KEY = ONE.recipe.key
 
 
 def file_of(folder: Path, key: str = KEY) -> Path:
-    """Return the path of an encoding."""
     return folder / "encodings" / f"{key}.safetensors"
 
 
 def tier_with_one(folder: Path) -> FileTier:
-    """Return a tier that holds `ONE`."""
     tier = FileTier(folder)
     assert write(tier, ONE)
     return tier
 
 
-def store_over(folder: Path) -> Store:
-    """Return a store over a folder, with memory of its own."""
-    return Place(str(folder)).store()
-
-
 def put_instead(path: Path, put: Callable[[Path], object]) -> None:
-    """Replace a file."""
     path.unlink()
     put(path)
 
@@ -104,7 +96,6 @@ def test_a_write_replaces_a_link(tmp_path: Path) -> None:
 
 
 def test_kv_of_another_shape_is_deleted(tmp_path: Path) -> None:
-    """A file with another shape than that of the model is a fault, and deleted."""
     tier_with_one(tmp_path)
     assert store_over(tmp_path).get(KEY).kv is not None
 
@@ -130,7 +121,6 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_not_followed(
 
 
 def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tier with a relative path keeps its folder when the program changes its working directory."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     tier = FileTier("kept")
@@ -191,38 +181,20 @@ def test_a_held_lock_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert write(tier, ONE)
 
 
-def fail_with(number: int) -> Callable[..., object]:
-    """Return a system call that fails."""
-
-    def call(*_: object, **__: object) -> object:
-        raise OSError(number, os.strerror(number))
-
-    return call
+def system_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
-        (OSError(errno.EIO, os.strerror(errno.EIO)), "Input/output error"),
-        (KeyboardInterrupt(), None),
-    ],
-)
-def test_a_failed_sync_leaves_no_file(
-    tmp_path: Path, error: BaseException, reason: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A write that fails or is interrupted before its end leaves no file, and a later write succeeds."""
+@pytest.mark.parametrize("error", [system_error(errno.ENOSPC), system_error(errno.EIO), KeyboardInterrupt()], ids=repr)
+def test_a_failed_sync_leaves_no_file(tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = tier_with_one(tmp_path)
-
-    def fail(_: int) -> None:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.raises(TierUnavailable if reason else KeyboardInterrupt) as caught:
+        patch.setattr(os, "fsync", Mock(side_effect=error))
+        with pytest.raises((TierUnavailable, KeyboardInterrupt)) as caught:
             write(tier, small("two"))
 
-    assert reason is None or str(caught.value) == f"{tmp_path}: cannot write: {reason}"
+    is_fault = isinstance(error, OSError)
+    assert str(caught.value) == (f"{tmp_path}: cannot write: {error.strerror}" if is_fault else "")
     assert list((tmp_path / "incoming").iterdir()) == []
     assert files_of(tmp_path) == [f"{KEY}.safetensors"]
     assert write(tier, small("two"))
@@ -236,7 +208,7 @@ def test_only_errors_of_one_file_are_damage(
     tier_with_one(tmp_path)
     store = store_over(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fail_with(number))
+        patch.setattr(os, "open", Mock(side_effect=system_error(number)))
         (fault,) = store.get(KEY).faults
 
     assert os.strerror(number) in fault
@@ -251,7 +223,6 @@ def drop_rights() -> None:
 
 
 def use_read_only(folder: str) -> dict[str, object]:
-    """Call every method in a read-only folder and return the results."""
     drop_rights()
     tier = FileTier(folder, budget_bytes=1)
     found = read(tier, KEY)
@@ -280,7 +251,6 @@ def open_path() -> Iterator[Path]:
 
 @pytest.mark.process
 def test_a_read_only_folder_is_read(open_path: Path) -> None:
-    """A read-only folder can be read; other operations raise a typed error."""
     tier = tier_with_one(open_path)
     write(tier, small("two"))
     data = bytearray(file_of(open_path, small("two").recipe.key).read_bytes())
@@ -298,7 +268,6 @@ def test_a_read_only_folder_is_read(open_path: Path) -> None:
 
 
 def read_closed(folder: str) -> list[object]:
-    """Look up a file without permission, put the encoding again, and return what happens."""
     drop_rights()
     store = store_over(Path(folder))
     faults = store.get(KEY).faults

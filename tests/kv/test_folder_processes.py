@@ -1,21 +1,27 @@
-"""Processes that share a folder are killed at any moment, and the folder stays correct."""
+"""The budget of a folder holds after every step, and processes that share it are killed at any moment."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from filelock import FileLock
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
-from promptcache.kv import FileTier, Store
+from promptcache.kv import FileTier
 from promptcache.kv.files import tier as tier_module
-from tests.kv.processes import context, kill_at_random, start
-from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, write
+from tests.kv.processes import context, finish, kill_at_random, start
+from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, small, store_over, write
 
 ALL = [random_stored(recipe(f"large {number}", 200 + 100 * number), shape(), seed=number) for number in range(8)]
 BUDGET = sum(map(file_bytes, ALL)) // 2
@@ -23,12 +29,10 @@ BY_KEY = {each.recipe.key: each for each in ALL}
 
 
 def incoming(folder: Path) -> list[str]:
-    """Return the unfinished files."""
     return sorted(path.name for path in (folder / "incoming").iterdir())
 
 
 def write_and_evict(folder: str, seed: int) -> None:
-    """Write, read, evict, delete and damage files in an endless loop."""
     tier = FileTier(folder, budget_bytes=BUDGET)
     chance = random.Random(seed)
     (Path(folder) / "started").touch()
@@ -39,7 +43,10 @@ def write_and_evict(folder: str, seed: int) -> None:
         if what < 0.1:
             tier.delete(key)
         elif what < 0.2:
-            spoil(Path(folder) / "encodings" / f"{key}.safetensors")
+            path = Path(folder) / "encodings" / f"{key}.safetensors"
+            if path.exists():
+                path.unlink()
+                path.write_bytes(b"spoiled" * 1000)
         else:
             write(tier, each)
             try:
@@ -49,15 +56,7 @@ def write_and_evict(folder: str, seed: int) -> None:
                 write(tier, each)
 
 
-def spoil(path: Path) -> None:
-    """Replace a file by a damaged one."""
-    if path.exists():
-        path.unlink()
-        path.write_bytes(b"spoiled" * 1000)
-
-
 def check_what_is_left(folder: Path) -> None:
-    """Check that the folder holds its budget, that its files are right, and that `gc` cleans it."""
     parts = [path for part in ("encodings", "incoming") for path in (folder / part).iterdir()]
     assert sum(path.lstat().st_size for path in parts) <= BUDGET
 
@@ -75,24 +74,13 @@ def check_what_is_left(folder: Path) -> None:
     assert write(tier, ALL[0])
 
 
-def kill_often(folder: Path, times: range) -> None:
-    """Kill processes in one folder, and check the folder after each."""
-    for seed in times:
-        kill_at_random(folder, seed, 0.05, write_and_evict, str(folder), seed)
-        check_what_is_left(folder)
-
-
 @pytest.mark.process
-def test_killed_processes_leave_a_correct_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(1000, 1200), marks=pytest.mark.slow)], ids=len)
+def test_killed_processes_leave_a_correct_folder(tmp_path: Path, seeds: range) -> None:
     """After a kill at any moment, every file that is served is right, and `gc` removes unfinished files."""
-    kill_often(tmp_path, range(6))
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_two_hundred_killed_processes_leave_a_correct_folder(tmp_path: Path) -> None:
-    """200 kills leave the folder correct."""
-    kill_often(tmp_path, range(1000, 1200))
+    for seed in seeds:
+        kill_at_random(tmp_path, seed, 0.05, write_and_evict, str(tmp_path), seed)
+        check_what_is_left(tmp_path)
 
 
 def die_while_writing(folder: str) -> None:
@@ -105,7 +93,6 @@ def die_while_writing(folder: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("by_write", [False, True], ids=["gc", "write"])
 def test_only_files_of_killed_processes_are_removed(tmp_path: Path, by_write: bool) -> None:
-    """`gc`, and a write that needs room, remove the unfinished files of killed processes, and no other file."""
     tier = FileTier(tmp_path, budget_bytes=file_bytes(ALL[0]) + file_bytes(ALL[1]))
     write(tier, ALL[1])
     (tmp_path / "notes.txt").touch()
@@ -139,13 +126,7 @@ def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path, monkeypatch
     assert write(FileTier(tmp_path), ALL[0])
 
 
-def store_over(folder: str | Path) -> Store:
-    """Return a store over a folder, as each process has one."""
-    return Store(shape(), (FileTier(folder),))
-
-
 def hold_claim(folder: str, key: str, answers: object) -> None:
-    """Take a claim and hold it."""
     with store_over(folder).claim([[key]], 10) as claimed:
         answers.put(claimed)  # type: ignore[attr-defined]
         time.sleep(60)
@@ -179,7 +160,6 @@ def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
 
 
 def test_a_waiting_claim_can_be_ended(tmp_path: Path) -> None:
-    """A claim that waits calls a function, and what this raises ends the wait."""
     key = ALL[0].recipe.key
 
     def cancel() -> None:
@@ -205,7 +185,6 @@ def test_without_working_locks_every_key_is_claimed(tmp_path: Path) -> None:
 
 
 def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
-    """`gc` removes the locks that no process holds."""
     store, (one, two) = store_over(tmp_path), (each.recipe.key for each in ALL[:2])
     with store.claim([[one], [two]], 1):
         pass
@@ -215,3 +194,141 @@ def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{two}.lock"]
         with store_over(tmp_path).claim([[two]], 0) as claimed:
             assert not claimed
+
+
+NAMES = "abcdefgh"
+SMALL = {name: small(name, 3 + 5 * index) for index, name in enumerate(NAMES)}
+KEYS = {name: stored.recipe.key for name, stored in SMALL.items()}
+SIZES = {name: file_bytes(stored) for name, stored in SMALL.items()}
+THIRD = sum(SIZES.values()) // 3
+
+
+def used_bytes(folder: Path) -> int:
+    """Return the bytes of all files in the budget. A file that is moved meanwhile is counted once."""
+    files = {}
+    for part in ("incoming", "encodings"):
+        for entry in os.scandir(folder / part):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            files[status.st_ino] = status.st_size
+    return sum(files.values())
+
+
+@contextmanager
+def watched(folder: Path, budget_bytes: int) -> Iterator[list[int]]:
+    """Check the budget after every system call of this thread."""
+    seen: list[int] = []
+
+    def look(_: FrameType, event: str, function: object) -> None:
+        if event == "c_return" and getattr(function, "__module__", None) == "posix":
+            seen.append(used_bytes(folder))
+
+    sys.setprofile(look)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+    assert seen
+    assert max(seen) <= budget_bytes
+
+
+def test_the_budget_holds_after_every_system_call(tmp_path: Path) -> None:
+    tier = FileTier(tmp_path, budget_bytes=THIRD)
+    chance = random.Random(0)
+
+    with watched(tmp_path, THIRD) as seen:
+        for _ in range(40):
+            assert write(tier, SMALL[chance.choice(NAMES)])
+
+    assert max(seen) > THIRD / 2
+
+
+def test_an_encoding_as_large_as_the_budget_fits(tmp_path: Path) -> None:
+    """An encoding of exactly the budget's size fits, and one that is a byte larger does not, which evicts nothing."""
+    for budget_bytes, left in ((SIZES["h"], "h"), (SIZES["h"] - 1, "a")):
+        tier = FileTier(tmp_path / str(budget_bytes), budget_bytes=budget_bytes)
+
+        assert write(tier, SMALL["a"])
+        assert write(tier, SMALL["h"]) is (left == "h")
+        assert list(tier.keys()) == [KEYS[left]]
+
+
+def test_an_eviction_that_fails_in_the_middle_is_only_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a file cannot be removed, the ones before it are evicted, and the next write counts right."""
+    tier = FileTier(tmp_path, budget_bytes=sum(SIZES[name] for name in "abh"))
+    for time_s, name in enumerate("abc"):
+        write(tier, SMALL[name])
+        os.utime(tmp_path / "encodings" / f"{KEYS[name]}.safetensors", (time_s, time_s))
+    removed, unlink = [], os.remove
+
+    def refuse_the_second(path: str) -> None:
+        removed.append(path)
+        if len(removed) == 2:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "remove", refuse_the_second)
+        with pytest.raises(TierUnavailable, match="cannot write: Operation not permitted"):
+            write(tier, SMALL["h"])
+
+    assert write(tier, SMALL["h"])
+    assert used_bytes(tmp_path) <= sum(SIZES[name] for name in "abh")
+
+
+def test_the_file_that_was_used_longest_ago_is_evicted(tmp_path: Path) -> None:
+    """All processes evict by the modification times of the files, which each use sets."""
+    same = [small(str(number), 9) for number in range(9)]
+    tier = FileTier(tmp_path)
+    for each in same[:6]:
+        write(tier, each)
+        time.sleep(0.01)
+    for number in (3, 0, 5, 1):
+        read(tier, same[number].recipe.key)
+        time.sleep(0.01)
+
+    for each in same[6:]:
+        write(FileTier(tmp_path, budget_bytes=6 * file_bytes(same[0])), each)
+
+    assert set(tier.keys()) == {same[number].recipe.key for number in (0, 5, 1, 6, 7, 8)}
+
+
+def test_opening_with_a_smaller_budget_evicts(tmp_path: Path) -> None:
+    tier = FileTier(tmp_path)
+    for stored in SMALL.values():
+        write(tier, stored)
+
+    FileTier(tmp_path, budget_bytes=THIRD)
+
+    assert 0 < used_bytes(tmp_path) <= THIRD
+
+
+def churn(folder: str, seed: int) -> None:
+    tier = FileTier(folder, budget_bytes=THIRD)
+    chance = random.Random(seed)
+    for _ in range(30):
+        name = chance.choice(NAMES)
+        found = read(tier, KEYS[name])
+        if found is None:
+            write(tier, SMALL[name])
+        else:
+            assert content(found) == content(SMALL[name])
+
+
+@pytest.mark.process
+def test_processes_share_one_budget(tmp_path: Path) -> None:
+    tier = FileTier(tmp_path, budget_bytes=THIRD)
+    children = [start(churn, str(tmp_path), seed) for seed in range(3)]
+
+    seen = []
+    while any(child.is_alive() for child in children):
+        with FileLock(tmp_path / "lock"):  # nothing is added or evicted while we count
+            seen.append(used_bytes(tmp_path))
+        time.sleep(0.01)
+    for child in children:
+        finish(child)
+
+    assert THIRD / 2 < max(seen) <= THIRD
+    assert all(verdict.fault is None for verdict in tier.verify_all())

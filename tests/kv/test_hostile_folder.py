@@ -26,7 +26,6 @@ LIMIT_S = 8.0  # all methods take 50 ms, and longer on a busy machine
 
 
 def check(folder: Path) -> None:
-    """Check that a store over a folder serves the right KV or none, and that all its methods return in time."""
     for budget in BUDGETS:
         started = time.monotonic()
         use_all(folder, budget)
@@ -34,7 +33,6 @@ def check(folder: Path) -> None:
 
 
 def use_all(folder: Path, budget_bytes: int | None) -> None:
-    """Call the methods of a store and of its tier; those of the tier return or raise a typed error."""
     tier, keys = FileTier(folder, budget_bytes=budget_bytes), [each.recipe.key for each in KEPT]
     store = Store(shape(), [tier])
     with store.claim([keys], 0.1):
@@ -59,7 +57,6 @@ def make_socket(path: Path) -> None:
 
 
 def make_sparse(path: Path) -> None:
-    """Make a file of a terabyte that takes no room on the disk."""
     path.touch()
     os.truncate(path, 2**40)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,40 +12,26 @@ import pytest
 import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import KV, Codec, FileTier, KVShape, Recipe, Store, StoredEncoding, Tier, apply_codec, stored_bytes
-from tests.kv.stored import DictTier
-from tests.kv.stored import recipe as recipe_of
+from promptcache.kv import (
+    KV,
+    Codec,
+    FileTier,
+    KVShape,
+    Store,
+    StoredEncoding,
+    Tier,
+    apply_codec,
+    stored_bytes,
+)
+from tests.engine.asking import engine_of
+from tests.kv.stored import DictTier, FailingTier, recipe
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))
 
 
-def recipe(name: str, num_tokens: int = 4, codec: Codec = Codec.FULL) -> Recipe:
-    """Return a recipe."""
-    return recipe_of(name, num_tokens, codec)
-
-
-def kv(num_tokens: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random keys and values."""
+def kv(num_tokens: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     both = torch.randn(2, 2, 1, num_tokens, 4, dtype=torch.bfloat16)
     return both[0], both[1]
-
-
-class DeadTier(FileTier):
-    """Disk tier that can fail."""
-
-    dead = True
-
-    def read(self, key: str) -> bytes | BinaryIO | None:
-        """Read, or fail."""
-        if self.dead:
-            raise TierUnavailable("the disk is gone")
-        return super().read(key)
-
-    def write(self, key: str, data: bytes) -> None:
-        """Write, or fail."""
-        if self.dead:
-            raise TierUnavailable("the disk is full")
-        super().write(key, data)
 
 
 class Broken(DictTier):
@@ -74,19 +61,7 @@ def test_four_methods_make_a_tier() -> None:
     store.delete(made.key)
 
 
-def test_kv_is_served_as_its_codec_leaves_it() -> None:
-    """Memory has the quantized KV that a tier has, not the KV that was put."""
-    tier, made, (keys, values) = DictTier(), recipe("a", codec=Codec.INT8), kv()
-    put = Store(SHAPE, (tier,)).put(made, keys, values)
-    found = Store(SHAPE, (tier,)).get(made.key).kv
-
-    assert found is not None
-    assert torch.equal(put.keys, found.keys)
-    assert not torch.equal(put.keys, keys)
-
-
 def test_no_error_of_a_tier_of_a_caller_is_raised() -> None:
-    """Whatever a tier raises in a lookup, a write or a list is a fault."""
     made, store = recipe("a"), Store(SHAPE, (Broken(),))
 
     assert store.get(made.key).faults == ("remote: Broken: cannot read: the database is gone",)
@@ -99,7 +74,6 @@ def test_no_error_of_a_tier_of_a_caller_is_raised() -> None:
 
 
 def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
-    """KV found in the remote tier is copied to disk, host memory and the device."""
     made = recipe("up")
     Store(SHAPE, (FileTier("memory://up"),)).put(made, *kv())
     disk = FileTier(tmp_path)
@@ -117,13 +91,13 @@ def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_host_memory_has_kv_as_its_codec_stores_it(tmp_path: Path, codec: Codec) -> None:
-    """Host memory takes the bytes of a file, whether the KV was computed or read, and gives the same KV as the codec."""
+    """Host memory takes the bytes of a file, whether the KV was computed or read; KV is as the codec leaves it."""
     shape = KVShape(num_layers=2, num_kv_heads=2, head_dim=64, dtype=torch.bfloat16, device=torch.device("cpu"))
     made, disk = recipe("a", 512, codec), FileTier(tmp_path)
     keys, values = torch.randn(2, 2, 2, 512, 64, dtype=torch.bfloat16)
     expected = apply_codec(made, keys, values)
     store, reader = (Store(shape, (disk,), host_bytes=10**7) for _ in range(2))
-    store.put(made, keys, values)
+    assert torch.equal(store.put(made, keys, values).keys, expected[0])
     reader.get(made.key)
 
     for each in (store, reader):
@@ -140,7 +114,6 @@ def test_host_memory_has_kv_as_its_codec_stores_it(tmp_path: Path, codec: Codec)
 
 @pytest.mark.parametrize("method", ["delete", "get", "get_many"])
 def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
-    """A call with a valid and an invalid key raises `StoreError` before any tier handles either of them."""
     made = recipe("a")
     store = Store(SHAPE, (FileTier(tmp_path),))
     store.put(made, *kv())
@@ -153,7 +126,6 @@ def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
 
 
 def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
-    """Parallel reads are bounded: only a few encodings wait to be copied into memory."""
     started, waiting = [], []
 
     class Parallel(FileTier):
@@ -180,7 +152,6 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
 
 
 def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
-    """Without room in memory, KV is linked in the mapped file without a copy."""
     made, tier = recipe("a", 64), FileTier(tmp_path)
     Store(SHAPE, (tier,)).put(made, *kv(64))
     store = Store(SHAPE, (tier,), budget_bytes=8 * SHAPE.token_bytes)
@@ -199,7 +170,8 @@ def test_a_failing_tier_is_logged_once_and_reported_every_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every lookup and `faults` report a failing tier; the log has the fault once, and once more after a recovery."""
-    tier = DeadTier(tmp_path)
+    tier = FailingTier(tmp_path)
+    tier.failing = dead = {"read": "the disk is gone", "write": "the disk is full"}
     store = Store(SHAPE, (tier,))
     with caplog.at_level(logging.WARNING):
         faults = [store.get(recipe(name).key).faults for name in "ab"]
@@ -207,9 +179,9 @@ def test_a_failing_tier_is_logged_once_and_reported_every_time(
         store.put(recipe("b"), *kv())
         faults += [store.faults(), store.faults(), store.get(recipe("a").key).faults]
         in_log = [record.getMessage() for record in caplog.records]
-        tier.dead = False
+        tier.failing = {}
         store.get(recipe("c").key)
-        tier.dead = True
+        tier.failing = dead
         store.get(recipe("c").key)
 
     assert faults == [("disk: the disk is gone",)] * 2 + [("disk: the disk is full",), (), ()]
@@ -252,11 +224,54 @@ def test_threads_agree(tmp_path: Path) -> None:
             if run is not None and not (torch.equal(run.keys, keys) and torch.equal(run.values, values)):
                 wrong.append(made.key)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
 
     assert not wrong
     assert store.memory.nbytes() <= 16 * SHAPE.token_bytes
+
+
+SCHEMA = '<schema name="t"><module name="a">Hi.</module></schema>'
+PROMPT = '<prompt schema="t"><a/> x</prompt>'
+
+
+def below_a_file(folder: Path) -> str:
+    (folder / "file").touch()
+    return str(folder / "file" / "kept")
+
+
+def without_a_subfolder(folder: Path) -> str:
+    """A URL of a folder in which a file is where a folder is to be made."""
+    (folder / "incoming").touch()
+    return f"file://{folder}"
+
+
+class Full(DictTier):
+    """The tier of a caller, without room."""
+
+    def write(self, key: str, data: bytes) -> None:
+        raise OSError("no room")
+
+    def probe(self) -> None:
+        raise TierUnavailable("no room")
+
+
+BAD = [lambda _: "ftp://127.0.0.1:1/x", below_a_file, without_a_subfolder, lambda _: Full()]
+
+
+@pytest.mark.parametrize("place", BAD)
+def test_a_store_that_cannot_be_used_costs_one_warning_and_no_answer(
+    place: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests are answered. The log has one line for each reason, usage has the faults, and `warm` says what is lost."""
+    with caplog.at_level(logging.WARNING):
+        engine = engine_of(schema=SCHEMA, store=place(tmp_path))
+        answers = [engine.generate(PROMPT, max_new_tokens=2) for _ in range(3)]
+        (report,) = engine.warm()
+
+    reasons = [record.getMessage().partition(": cannot ")[2].partition(": ")[2] for record in caplog.records]
+    assert 1 <= len(reasons) == len({*reasons})
+    assert answers[0].usage.faults
+    assert list(report.not_kept.values()) == [report.num_encodings]
+    with pytest.raises(TierUnavailable):
+        engine.store.probe()

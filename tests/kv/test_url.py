@@ -16,34 +16,25 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import FileTier, Store, Tier
+from promptcache.kv import FileTier, Tier
 from promptcache.kv.files import tier as tier_module
-from tests.kv.places import FailingFiles, emptied
-from tests.kv.stored import read, shape, small, write
+from tests.kv.stored import FailingFiles, emptied, read, small, store_over, write
 
 ONE = small("one")
 KEY = ONE.recipe.key
 FILE = f"{KEY}.safetensors"
 
 
-class BackendError(Exception):
-    """Error class of a backend."""
+class BackendError(Exception): ...
 
 
 @pytest.fixture
 def failing() -> Iterator[type[FailingFiles]]:
-    """Return the failing file system, empty and without faults."""
     with emptied():
         yield FailingFiles
 
 
-def store_over(tier: FileTier) -> Store:
-    """Return a store over a tier, with memory of its own."""
-    return Store(shape(), (tier,))
-
-
 def test_a_huge_object_is_not_fetched(tmp_path: Path) -> None:
-    """A huge object is damage and is not fetched."""
     (tmp_path / "encodings").mkdir()
     (tmp_path / "encodings" / FILE).touch()
     os.truncate(tmp_path / "encodings" / FILE, 2**40)
@@ -102,7 +93,6 @@ def test_a_url_that_does_not_answer_is_connected_to_later(error: Exception, monk
     ids=repr,
 )
 def test_a_wrong_url_is_refused_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong URL or option is refused at once, with the message of its library."""
     monkeypatch.setattr(ConnectingFiles, "error", error)
 
     with pytest.raises(StoreError, match="cannot use this URL as a store: ") as caught:
@@ -121,7 +111,6 @@ def test_a_url_that_names_no_folder_is_refused(tmp_path: Path, url: str) -> None
 
 
 def test_connecting_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that does not come up is a fault of the tier, not a wait."""
     release = threading.Event()
     monkeypatch.setattr(ConnectingFiles, "wait", staticmethod(lambda: release.wait(20)))
     tier = FileTier("connecting://host/kept", timeout_s=0.1)
@@ -141,7 +130,6 @@ def test_an_object_store_is_not_asked_at_the_start(failing: type[FailingFiles]) 
 
 
 def stored_in(tier: FileTier, count: int) -> list[str]:
-    """Write `count` encodings and return their keys."""
     made = [small(f"number {number}") for number in range(count)]
     for each in made:
         write(tier, each)
@@ -149,10 +137,9 @@ def stored_in(tier: FileTier, count: int) -> list[str]:
 
 
 def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
-    """Several encodings are fetched in parallel."""
     keys = stored_in(FileTier("failing://parallel"), 8)
     together = threading.Barrier(8, timeout=20)
-    store = Store(shape(), (FileTier("failing://parallel", timeout_s=30),))
+    store = store_over(FileTier("failing://parallel", timeout_s=30))
     failing.fail_on, failing.before = frozenset({"info"}), together.wait
 
     found = store.get_many(keys)
@@ -189,10 +176,9 @@ fsspec.register_implementation("single", SingleConnection, clobber=True)
 
 
 def test_one_connection_is_used_by_one_thread() -> None:
-    """A file system that is not thread-safe is used by one thread at a time."""
     tier = FileTier("single://x")
     keys = stored_in(tier, 6)
-    stores = [Store(shape(), (tier,)) for _ in range(3)]
+    stores = [store_over(tier) for _ in range(3)]
     SingleConnection.most = 0
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda store: store.get_many(keys), stores))
@@ -202,7 +188,6 @@ def test_one_connection_is_used_by_one_thread() -> None:
 
 
 def refuse() -> None:
-    """Fail like a read-only URL."""
     raise PermissionError("no such right")
 
 
@@ -230,7 +215,6 @@ def test_operations_have_a_timeout(failing: type[FailingFiles], monkeypatch: pyt
 
 @pytest.mark.parametrize("error", [BackendError("lost"), ConnectionError("lost"), ValueError("lost")], ids=repr)
 def test_errors_of_backends_become_one_type(failing: type[FailingFiles], error: Exception) -> None:
-    """Any error of a backend becomes `TierUnavailable` with the URL, the operation and the reason."""
     tier = FileTier("failing://odd")
 
     def fail() -> None:
