@@ -1,4 +1,4 @@
-"""The executor: KV of encodings from any schema or none, encoded by any thread."""
+"""The executor: KV of encodings from any schema or none, encoded by any thread, in chains, batches and chunks."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.diagnostics import Cancelled, UnknownSchema
-from promptcache.encode.encode import Chain, compute
+from promptcache.encode import encode as encode_module
+from promptcache.encode.encode import Chain, compute, encoding_batches, num_tokens_of
 from promptcache.encode.executor import Executor, Fetched
 from promptcache.kv import KV, FileTier, KVMemory, Store
-from promptcache.language import check_schema, parse_schema
+from promptcache.language import CheckedSchema, check_schema, parse_schema
 from promptcache.layout import Encoding
 from promptcache.model.model import Model
 from promptcache.planning import ServedSchema, serve_schema
 from promptcache.rows.coalesce import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests import strategies
 from tests.laws.faults import RefusingStore, always
 
 MODEL = tiny_model()
 
 
 def executor(copies: Copies | None = None) -> Executor:
-    """The model with an empty store."""
     return Executor(MODEL, Store(MODEL.shape), lambda: "tiny", copies)
 
 
 def state_of(xml: str) -> ServedSchema:
-    """Return a schema as an engine serves it."""
     return serve_schema(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
 
 
-@pytest.mark.parametrize("has_idle", [False, True])
-def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward pass that ran out of memory is run again when KV was evicted. Without any, the error stays."""
+def test_an_encoding_without_memory_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass that ran out of memory is run again when KV was evicted."""
     (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
     expected = executor().fetch([wanted]).kv_of[wanted]
     memory, failed = KVMemory(MODEL.shape), []
     made = executor(Copies(MODEL, memory))
-    if has_idle:
-        handle = memory.allocate(3, 1.0)
-        assert handle is not None
-        assert memory.keep("copies", handle, 1.0)
+    handle = memory.allocate(3, 1.0)
+    assert handle is not None
+    assert memory.keep("copies", handle, 1.0)
     encode = Model.encode
 
     def without_memory(*args: Any) -> None:
@@ -58,18 +58,14 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(Model, "encode", without_memory)
-    if has_idle:
-        found = made.fetch([wanted]).kv_of[wanted]
-        assert failed
-        assert torch.equal(found.keys, expected.keys)
-        assert torch.equal(found.values, expected.values)
-    else:
-        with pytest.raises(torch.OutOfMemoryError):
-            made.fetch([wanted])
+    found = made.fetch([wanted]).kv_of[wanted]
+
+    assert failed
+    assert torch.equal(found.keys, expected.keys)
+    assert torch.equal(found.values, expected.values)
 
 
 def test_locks_are_free_between_forward_passes() -> None:
-    """While one thread is between two forward passes, another can encode the same and more."""
     modules = "".join(f'<module name="m{number}">{"text " * 300}{number}</module>' for number in range(2))
     state, made = state_of(f'<schema name="s">{modules}</schema>'), executor()
     other: list[Fetched] = []
@@ -174,7 +170,6 @@ def test_a_wait_for_another_replica_can_be_ended(tmp_path: Path) -> None:
 
 
 def test_a_removed_schema_is_gone() -> None:
-    """A removed schema is not found, and shared KV stays."""
     engine = Engine(MODEL, ByteTokenizer())
     shared = '<module name="a">A shared text.</module>'
     for name, more in (("one", '<module name="b">More.</module>'), ("two", "")):
@@ -200,3 +195,30 @@ def test_a_refusal_of_a_store_costs_no_answer() -> None:
     assert all("refused" in fault for fault in first.faults)
     for each, kv in executor().fetch(wanted).kv_of.items():
         assert torch.equal(first.kv_of[each].keys, kv.keys)
+
+
+@given(schema=strategies.schemas(), limit=st.integers(1, 200), tokenizer=strategies.TOKENIZERS)
+@settings(max_examples=100)
+def test_batches_hold_every_encoding_once_after_its_context(
+    schema: CheckedSchema, limit: int, tokenizer: ByteTokenizer
+) -> None:
+    """Each encoding is computed once, after its context or later in the same chain."""
+    made = encodings_of(schema, tokenizer)
+
+    done: list[Encoding] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode_module, "CHUNK_TOKENS", limit)
+        found = tuple(encoding_batches(made))
+    for batch in found:
+        assert len(batch) == 1 or sum(map(num_tokens_of, batch)) <= limit
+        for chain in batch:
+            assert {part.encoding for part in chain[0].context} <= set(done)
+            for position, link in enumerate(chain):
+                assert link.context == (*chain[0].context, *(each.whole for each in chain[:position]))
+        done.extend(link for chain in batch for link in chain)
+
+    assert sorted(done, key=made.index) == list(made)
+
+
+def encodings_of(schema: CheckedSchema, tokenizer: ByteTokenizer) -> tuple[Encoding, ...]:
+    return serve_schema(schema, tokenizer, MODEL.context_length).encodings

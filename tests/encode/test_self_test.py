@@ -47,8 +47,6 @@ class SlotAttention(LlamaAttention):
 
 
 class Reaching(LlamaForCausalLM):
-    """A model of an unknown type."""
-
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
         for layer in self.model.layers:
@@ -56,7 +54,6 @@ class Reaching(LlamaForCausalLM):
 
 
 def accept(model: PreTrainedModel) -> None:
-    """Run the self-test; it raises if the model is refused."""
     check_linking(Model(model))
 
 

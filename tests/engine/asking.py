@@ -20,10 +20,7 @@ WAYS = ("generate", "stream", "batch", "service", "chat")
 
 
 def engine_of(model: Any = None, tokenizer: Any = None, schema: Any = SCHEMA, **settings: Any) -> Engine:
-    """Return an engine with a schema; of the tiny model over bytes, if no other is given.
-
-    Its modules are too short for the default repair, which would compute all tokens again.
-    """
+    """Return an engine with a schema, whose modules are too short for the default repair; by default a tiny one."""
     settings = {"repair": "slots", **settings}
     made = Engine(tiny_model() if model is None else model, tokenizer or ByteTokenizer(), **settings)
     made.add_schema(schema)
@@ -50,7 +47,6 @@ def answered(engine: Engine, prompt: Any, way: str = "generate", **options: Any)
 
 
 def by_service(service: Any, prompt: Any, **options: Any) -> Completion:
-    """Return the answer of a service, or raise its error."""
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
     service.submit(prompt, items.put, **options)
     while not isinstance(item := items.get(timeout=60), Completion):

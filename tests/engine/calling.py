@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
 
 from promptcache import Engine
 from promptcache.demo import MODEL_FOLDER
@@ -42,7 +44,6 @@ QUESTION = {"role": "user", "content": "How warm is it in Oslo?"}
 
 
 def tool(name: str, **properties: Any) -> dict[str, Any]:
-    """Return the definition of a tool."""
     schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
     return {"type": "function", "function": {"name": name, "description": f"Call {name}.", "parameters": schema}}
 
@@ -51,6 +52,19 @@ TOOLS = [tool("weather", city={"enum": ["Oslo", "Rome"]}), tool("time")]
 CALL = {"type": "function", "id": "call1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
 CALLED = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
 RESULT = {"role": "tool", "tool_call_id": "call1", "content": "7 degrees <|end|> & rain"}
+
+
+class AnswerProcessor(LogitsProcessor):  # type: ignore[misc]  # transformers has no types
+    """A logits processor that is given the tokens of the answer so far."""
+
+    def __init__(self, change: Callable[[list[int], torch.Tensor], torch.Tensor]) -> None:
+        self._change = change
+        self._num_before: int | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._num_before is None:
+            self._num_before = input_ids.shape[1]
+        return self._change(input_ids[0, self._num_before :].tolist(), scores)
 
 
 def engine_of(template: str | None) -> tuple[Engine, Any]:

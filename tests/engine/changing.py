@@ -55,8 +55,6 @@ def add_adapter(hf: Any, name: str, seed: int | None = None, **settings: int) ->
 
 
 def activate(name: str) -> Change:
-    """Return a change that makes an adapter the active one."""
-
     def change(hf: Any) -> None:
         hf.enable_adapters()
         hf.set_adapter(name)
@@ -89,7 +87,6 @@ def after_tokens(number: int, action: Callable[[], object]) -> Any:
 
 
 def engine(hf: Any, store: Any = None) -> Engine:
-    """Return an engine with the schema."""
     return engine_of(hf, schema=SCHEMA, store=store)
 
 
@@ -103,10 +100,7 @@ STATES: dict[str, Change] = {
 
 
 class ChangingModel(RuleBasedStateMachine):
-    """Engines over one model and one folder, each made in a state of the model.
-
-    An engine answers in its state as a fresh one without a store. In others it refuses, and keeps nothing.
-    """
+    """Engines over one model and folder, each made in a state of the model: in others it refuses, and keeps nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,16 +111,13 @@ class ChangingModel(RuleBasedStateMachine):
         self.engines: dict[str, Engine] = {}
 
     def teardown(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.folder)
 
     @rule()
     def restart(self) -> None:
-        """Drop all engines, as a restarted process does."""
         self.engines.clear()
 
     def change(self, state: str) -> None:
-        """Bring the model into a state."""
         if self.hooks is not None:
             self.hooks.remove()
         self.hf.disable_adapters()
@@ -141,7 +132,6 @@ class ChangingModel(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from([*STATES]))
     def ask(self, state: str) -> None:
-        """Answer all prompts in a state."""
         one = self.engine_of(state)
         for prompt in PROMPTS:
             check_equal(one.generate(prompt, logprobs=0, **GREEDY), _answer(state, prompt))
@@ -149,7 +139,6 @@ class ChangingModel(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from([*STATES]), other=st.sampled_from([*STATES]))
     def ask_in_another_state(self, state: str, other: str) -> None:
-        """Ask an engine while the model is in another state."""
         one = self.engine_of(state)
         self.change(other)
         if other != state:
@@ -160,7 +149,6 @@ class ChangingModel(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from([*STATES]), other=st.sampled_from([*STATES]))
     def change_while_answering(self, state: str, other: str) -> None:
-        """Change the model while an answer is generated, change it back, and ask again."""
         one = self.engine_of(state)
         chat = one.chat(CHAT)
         stops = [after_tokens(2, lambda: self.change(other))]
@@ -174,7 +162,6 @@ class ChangingModel(RuleBasedStateMachine):
 
 
 def is_refused(ask: Callable[[], object]) -> bool:
-    """Return whether a request ends because the model was changed."""
     try:
         ask()
     except ModelChanged:
@@ -183,7 +170,6 @@ def is_refused(ask: Callable[[], object]) -> bool:
 
 
 def kept(one: Engine) -> tuple[int, frozenset[str]]:
-    """Return the bytes of history of an engine, and the keys in its store."""
     return one._executor.history.nbytes if one._executor.history is not None else 0, frozenset(one.store.keys())
 
 
@@ -208,7 +194,6 @@ def _answer(state: str, prompt: str) -> Completion:
 
 
 def check_equal(found: Completion, expected: Completion) -> None:
-    """Check that two answers have the same tokens and log-probabilities."""
     assert found.token_ids == expected.token_ids
     assert found.logprobs is not None
     assert expected.logprobs is not None

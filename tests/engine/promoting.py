@@ -36,12 +36,10 @@ FEW_TOKENS = 192
 """Room of a small memory: that of three nodes of history."""
 
 
-def never() -> None:
-    """Let work in idle time go on."""
+def never() -> None: ...
 
 
 def work(engine: Engine) -> None:
-    """Do all work that waits for idle time."""
     while engine._repetition.work(never):
         pass
 
@@ -75,7 +73,6 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @initialize(is_small=st.booleans())
     def choose_memory(self, is_small: bool) -> None:
-        """Use an engine whose memory has room for all promotions, or for hardly one."""
         self.is_small = is_small
         if is_small:
             self.engine = engine_of(
@@ -83,7 +80,6 @@ class PromotingEngine(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        """Bring the model back into its first state."""
         self.model.hf.disable_adapters()
 
     @rule(
@@ -122,13 +118,11 @@ class PromotingEngine(RuleBasedStateMachine):
             assert completion.usage.promoted is (plan.level is Level.MODULAR)
 
     def promote(self, prompt: str) -> None:
-        """Ask a prompt, and promote it, if it can be."""
         asked(self.engine, prompt)
         work(self.engine)
 
     @rule()
     def idle(self) -> None:
-        """Do a piece of work in idle time."""
         self.engine._repetition.work(never)
 
     @rule(prompt=st.sampled_from(PROMPTS), num_layers=st.integers(0, 2))
@@ -158,7 +152,6 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @rule(prompt=st.sampled_from(PROMPTS))
     def forget(self, prompt: str) -> None:
-        """Free all history: the answer is the modular one."""
         self.promote(prompt)
         self.engine.clear_history()
         completion = asked(self.engine, prompt)
@@ -167,13 +160,11 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @rule(version=st.sampled_from(range(len(TEXTS))))
     def replace(self, version: int) -> None:
-        """Replace the schema."""
         self.engine.add_schema(TEXTS[version])
         self.version = version
 
     @rule()
     def remove(self) -> None:
-        """Remove the schema, and add it again."""
         self.engine.remove_schema("s")
         self.engine.add_schema(TEXTS[self.version])
 
@@ -192,22 +183,18 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_within_its_budget(self) -> None:
-        """A small memory takes no more room than it has."""
         stats = self.engine.stats()
         assert stats.memory_bytes <= stats.budget_bytes
 
     def planned(self, prompt: str, way: str) -> Plan:
-        """Return the modular plan of a prompt."""
         return self.engine.plan(prompt) if way != "chat" else chat_plan(self.engine, prompt)
 
 
 def asked(engine: Engine, prompt: str, way: str = "generate", **options: Any) -> Completion:
-    """Ask a prompt in one of the ways."""
     return answered(engine, prompt, way, **GREEDY, **options)
 
 
 def chat_plan(engine: Engine, prompt: str) -> Plan:
-    """Return the plan of a chat that asks the text of a prompt."""
     return engine._planner.plan(ChatPrompt(prompt=engine.chat(prompt).prompt, turns=(), question="Well?"))
 
 
@@ -237,7 +224,6 @@ def check_answer(completion: Completion, plan: Plan, model: Model) -> None:
 
 @cache
 def changing_model() -> Model:
-    """Return a model with an adapter, in float64."""
     made = Model(adapted("french"))
     check_linking(made)
     return made

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache import Engine
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptError, SchemaError, UnknownSchema
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, SchemaError, UnknownSchema
 from promptcache.kv import StoreConfig
 from promptcache.language import CheckedSchema, Context, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_variants
@@ -46,19 +46,7 @@ SCHEMA = """
 </schema>"""
 
 
-def engine_of() -> Engine:
-    return asking.engine_of(schema=SCHEMA, history=False)
-
-
-def prompt(modules: str) -> str:
-    """Return a prompt with modules, whose names have one letter; members are x and y."""
-    members = "".join(f"<{each}/>" for each in modules if each in "xy")
-    others = "".join(f"<{each}/>" for each in modules if each not in "xy")
-    return f'<prompt schema="s">{others}{f"<notes>{members}</notes>" if members else ""}?</prompt>'
-
-
 def of_previous(schemas: SearchStrategy[CheckedSchema]) -> SearchStrategy[CheckedSchema]:
-    """Draw schemas whose modules see the previous one, unless they say otherwise."""
     return schemas.map(lambda schema: check_schema(replace(schema.source, context=Context.PREVIOUS)))
 
 
@@ -91,10 +79,7 @@ def test_variants_and_levels_are_right(data: st.DataObject, schema: CheckedSchem
 @given(data=st.data(), schema=SCHEMAS | collection_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples())
 def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
-    """What a prompt with at most one member of each collection reuses was encoded by warming with pairs and members.
-
-    Pairs behind members are not.
-    """
+    """Warming with pairs and members encodes what a prompt with one member reuses, but for pairs behind members."""
     service = serve(schema, tokenizer=tokenizer)
     served, selection = service.served, data.draw(strategies.prompts(schema))
     assume(max(Counter(path.rpartition("/")[0] for path in selection.members).values(), default=0) < 2)
@@ -109,13 +94,14 @@ def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSch
 
 def test_warmed_pairs_are_not_encoded_again() -> None:
     """Warming leaves pairs out unless they are asked for."""
-    engine = engine_of()
+    engine = asking.engine_of(schema=SCHEMA, history=False)
     (plain,), (pairs,) = engine.warm(), engine.warm(pairs=True)
 
     assert pairs.nbytes == engine.store.nbytes()
     assert plain.num_encoded == plain.num_encodings < pairs.num_encodings == plain.num_encodings + pairs.num_encoded
     for modules in ("abcdef", "af", "bdf", "acf"):
-        assert engine.generate(prompt(modules), **GREEDY).usage.num_encoded_tokens == 0
+        prompt = f'<prompt schema="s"><{"/><".join(modules)}/>?</prompt>'
+        assert engine.generate(prompt, **GREEDY).usage.num_encoded_tokens == 0
 
 
 def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
@@ -176,7 +162,6 @@ class Twin:
         self.texts = {**DECLARED}
 
     def step(self, chance: random.Random) -> None:
-        """Add, replace or remove a member, restart, or compare an answer with that of a fresh engine."""
         name = chance.choice((*DECLARED, "m0", "m1", "m2", "m3"))
         match chance.randrange(30) % 8:
             case 0:
@@ -225,17 +210,6 @@ def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, cont
         for _ in range(20):
             twin.step(chance)
         assert dict(twin.engine.members("kb", "notes")) == twin.texts
-
-
-def test_a_removed_member_is_unknown() -> None:
-    """After a member was removed, it can be added again."""
-    engine = engine_of_kb()
-    engine.remove_member("kb", "notes", "cook")
-
-    with pytest.raises(PromptError, match="PC401 collection 'notes' has no member 'cook'"):
-        engine.plan(naming("cook", "bus"))
-    engine.add_member("kb", "notes", "cook", "The cook is Otto.")
-    assert "Otto" in "".join(map(chr, engine.plan(naming("cook")).tokens.used_ids[1:]))
 
 
 def test_a_member_is_one_encoding_in_any_place(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from promptcache.decode import KVSource
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig, Tier
 from promptcache.model.model import Model
-from promptcache.model.reference import reference_logits
 from promptcache.testing.cached import distance
 from tests.devices import DEVICES
 from tests.engine.asking import engine_of
 from tests.families import random_model
-from tests.model.test_families import PROMPT, SCHEMA, cached_logits, plan_for
+from tests.model.test_families import PROMPT, SCHEMA
 from tests.rows.test_interleavings import largest_distance_of_steps, usual_plans
 
 TOLERANCE = {  # RMSNorm rounds float64 to float32
@@ -36,33 +35,18 @@ GREEDY: dict[str, Any] = {"do_sample": False}
 
 
 def model_on(device: str, family: str = "llama", dtype: torch.dtype = torch.float64) -> Model:
-    """A random model of a family on a device."""
     return Model(random_model(family, dtype).to(device))
 
 
 def engine_on(device: str, family: str = "llama", store: StoreConfig | None = None) -> Engine:
-    """An engine on a device, with the schema of these tests."""
     return engine_of(model_on(device, family), schema=SCHEMA, store=store)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
-def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
-    """Cached logits equal the reference on the same device, with windows, soft caps, sinks and grouped heads."""
-    model, plan = model_on(device, family, dtype), plan_for(PROMPT)
-
-    cached = cached_logits(plan, model)
-
-    assert cached.device.type == device
-    assert distance(cached, reference_logits(plan.tokens, model)) < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", ["llama", "mistral", "gpt-oss"])
 def test_steps_of_many_requests_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
-    """Requests that compute and decode together get the logits of the reference on the same device."""
+    """With windows, soft caps, sinks and grouped heads, requests get the logits of the reference on the same device."""
     assert largest_distance_of_steps(model_on(device, family, dtype), usual_plans(family)) < TOLERANCE[dtype]
 
 

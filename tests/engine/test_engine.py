@@ -1,7 +1,8 @@
-"""The engine's public interface, and what its results show."""
+"""The public interface of an engine, what its results show, and its end: what ends with it, what stays, and later calls."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import pickle
@@ -9,6 +10,7 @@ import queue
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,41 +19,31 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from promptcache import Completion, Prompt, Schema
+from promptcache import Prompt, Schema
 from promptcache.decode.service import ServiceState, _Loop
 from promptcache.diagnostics import (
     Cancelled,
+    EngineClosed,
     InvalidValue,
     ModelNotFound,
     PromptError,
     SchemaError,
+    ServiceClosed,
     UnknownSchema,
     UnsupportedModel,
 )
 from promptcache.engine import Engine
-from promptcache.kv import KV, Store, StoreConfig, open_store
-from promptcache.language import check_schema, module, parse_schema
+from promptcache.kv import Store, StoreConfig, open_store
+from promptcache.language import module
 from promptcache.layout import Level
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import DEMO_FOLDER, loads_quickly
-from tests.engine.asking import GREEDY, PROMPT, SCHEMA, engine_of
+from tests.engine.asking import GREEDY, PROMPT, SCHEMA, by_service, engine_of
 
 
 @pytest.fixture
 def engine() -> Engine:
-    """An engine with the travel schema, nothing encoded yet."""
     return engine_of()
-
-
-class CountingStore(Store):
-    """A store that counts puts."""
-
-    puts = 0
-
-    def put(self, *args: Any) -> KV:
-        """Put and count."""
-        self.puts += 1
-        return super().put(*args)
 
 
 def test_timing_adds_up(engine: Engine) -> None:
@@ -64,77 +56,31 @@ def test_timing_adds_up(engine: Engine) -> None:
     assert timing.ttft_s == pytest.approx(sum(phases))
 
 
-def test_progress_of_warming_may_use_the_engine(engine: Engine) -> None:
-    """A progress callback of `warm` may answer a prompt, encoding included."""
-    engine.add_schema('<schema name="other"><module name="x">Something else.</module></schema>')
-    answers: list[Completion] = []
-
-    def progress(done: int, total: int) -> None:
-        answers.append(engine.generate('<prompt schema="other"><x/>?</prompt>', **GREEDY))
-
-    thread = threading.Thread(target=engine.warm, args=("travel",), kwargs={"progress": progress}, daemon=True)
-    thread.start()
-    thread.join(60)
-
-    assert not thread.is_alive()
-    assert answers[0].usage.num_encoded_tokens > 0
-
-
-@pytest.mark.parametrize("name", ["travel", "other"])
-def test_text_in_the_same_place_is_encoded_once(name: str) -> None:
-    """A schema that replaces another one, or is beside it, encodes only the text that is new."""
-    store = CountingStore(tiny_model().shape)
-    engine = engine_of(store=store)
-    engine.warm(pairs=True)
-    before = store.puts
-
-    engine.add_schema(SCHEMA.replace('name="travel"', f'name="{name}"').replace("soup", "wine"))
-    reports = engine.warm(pairs=True)
-
-    assert sum(each.num_encoded for each in reports) == store.puts - before == 2  # alone, and behind the plan
-
-
 def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
-    """After an error the engine serves the old schema."""
     with pytest.raises(SchemaError):
         engine.add_schema('<schema name="travel"><module name="a"/><module name="a"/></schema>')
 
     assert engine.generate(PROMPT, **GREEDY).level is Level.MODULAR
 
 
-def test_documents_may_be_text_path_tree_or_built(tmp_path: Path, engine: Engine) -> None:
-    """Every form of a schema and of a prompt has the same plan."""
-    (tmp_path / "travel.xml").write_text(SCHEMA, encoding="utf-8")
-    (tmp_path / "prompt.xml").write_text(PROMPT, encoding="utf-8")
-    schema, prompt = tmp_path / "travel.xml", tmp_path / "prompt.xml"
-    built = Prompt("travel").use("plan", days="nine").use("paris").text("Where to?")
-    found = set()
-    for source in (SCHEMA, schema, str(schema), parse_schema(SCHEMA), check_schema(parse_schema(SCHEMA))):
-        engine.add_schema(source)
-        found |= {engine.plan(each).tokens for each in (PROMPT, prompt, str(prompt), built)}
-
-    assert len(found) == 1
-
-
-def test_concurrent_requests_encode_once() -> None:
-    """Concurrent requests on a cold store get the answers of single ones, and encode each encoding once."""
+def test_concurrent_requests_encode_once(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [
         f'<prompt schema="travel"><plan days="{days}"/><{city}/>Go?</prompt>'
         for days, city in itertools.product("1234", ("miami", "paris"))
     ]
-    store, alone = CountingStore(tiny_model().shape), engine_of()
-    engine = engine_of(store=store)
+    engine, alone, puts = engine_of(), engine_of(), list[Any]()
+    put = engine.store.put
+    monkeypatch.setattr(engine.store, "put", lambda *args: (puts.append(args), put(*args))[1])
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda prompt: engine.generate(prompt, **GREEDY).token_ids, prompts))
 
     assert answers == [alone.generate(prompt, **GREEDY).token_ids for prompt in prompts]
     used = [part.encoding for prompt in prompts for part in engine.plan(prompt).tokens.parts]
-    assert store.puts == len({*used, *(part.encoding for each in used for part in each.context)})
+    assert len(puts) == len({*used, *(part.encoding for each in used for part in each.context)})
 
 
 def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> None:
-    """Several readers share the pieces, and each of them ends."""
     stream = engine.stream(PROMPT, max_new_tokens=20, do_sample=False)
     with ThreadPoolExecutor(3) as pool:
         pieces = [piece for found in pool.map(lambda _: list(stream), range(3)) for piece in found]
@@ -189,7 +135,7 @@ def test_the_end_of_the_program_ends_a_service(engine: Engine) -> None:
         registered = (each for each in weakref.finalize._registry if each.atexit)
         return [each for each in registered if getattr(each.peek()[1], "__func__", None) is _Loop.close]
 
-    before, items = at_exit(), queue.Queue[Any]()
+    before, others, items = at_exit(), {*threading.enumerate()}, queue.Queue[Any]()
     service = engine.service()
     service.submit(PROMPT, items.put, max_new_tokens=3_000, eos_token_id=[], do_sample=False)
     items.get(timeout=20)
@@ -198,7 +144,7 @@ def test_the_end_of_the_program_ends_a_service(engine: Engine) -> None:
     end()
 
     assert service.state is ServiceState.DRAINING
-    assert not [each for each in threading.enumerate() if each.name == "promptcache-service"]
+    assert not [each for each in {*threading.enumerate()} - others if each.name == "promptcache-service"]
 
 
 def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
@@ -218,7 +164,6 @@ def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
 
 
 def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
-    """A schema that is replaced while a request runs, and warmed, has no effect on it."""
     expected = engine.generate(PROMPT, **GREEDY).text
     stream = engine.stream(PROMPT, **GREEDY)
     first = next(stream)
@@ -248,7 +193,6 @@ def test_a_folder_without_a_model_of_ours_is_refused(
 
 
 def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`~` is the home folder, for checking and for loading a model folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").symlink_to(DEMO_FOLDER)
 
@@ -331,3 +275,119 @@ def test_a_layout_is_found_by_its_schema() -> None:
     assert "schemas travel" in repr(SHOWING)
     with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
         SHOWING.layout("travle")
+
+
+WITH_NOTES = """<schema name="travel"><system>You plan trips.</system>
+<module name="paris">Paris has soup.</module><collection name="notes" max="2"/></schema>"""
+ASKED = '<prompt schema="travel"><paris/><user>Where to?</user></prompt>'
+CHAT = [{"role": "user", "content": "Hello"}]
+
+
+def opened(**settings: Any) -> Engine:
+    engine = engine_of(schema=WITH_NOTES, **settings)
+    engine.generate(ASKED, **GREEDY)
+    return engine
+
+
+CALLS: dict[str, Callable[[Engine], object]] = {
+    **{
+        name: lambda engine, name=name: getattr(engine, name)(ASKED)
+        for name in (*("promote", "plan", "render", "generate", "stream", "logits", "reference", "link", "audit"),)
+    },
+    **{name: lambda engine, name=name: getattr(engine, name)() for name in ("warm", "service", "chat", "__enter__")},
+    "add_schema": lambda engine: engine.add_schema(WITH_NOTES),
+    "remove_schema": lambda engine: engine.remove_schema("travel"),
+    "add_member": lambda engine: engine.add_member("travel", "notes", "a", "A"),
+    "remove_member": lambda engine: engine.remove_member("travel", "notes", "a"),
+    "members": lambda engine: engine.members("travel", "notes"),
+    "layout": lambda engine: engine.layout("travel"),
+    "keys": lambda engine: engine.keys("travel"),
+    "generate without a schema": lambda engine: engine.generate(CHAT),
+    "generate_batch": lambda engine: engine.generate_batch([ASKED]),
+    "agenerate": lambda engine: asyncio.run(engine.agenerate(ASKED)),
+    "astream": lambda engine: asyncio.run(anext(engine.astream(ASKED))),
+    "load_chat": lambda engine: engine.load_chat("chat.json"),
+    "score": lambda engine: engine.score(ASKED, ["a"]),
+}
+STAYS = {"close", "stats", "clear_history", "from_pretrained"}
+
+
+def test_every_method_is_tried() -> None:
+    public = {name for name, made in vars(Engine).items() if not name.startswith("_") and callable(made)}
+
+    assert {each.split()[0] for each in CALLS} - {"__enter__"} | STAYS == public | {"from_pretrained"}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_after_the_end_are_refused(call: Callable[[Engine], object]) -> None:
+    """The error says that the engine is closed, for prompts that were planned before, too."""
+    with pytest.raises(EngineClosed, match="this engine is closed: make another one"):
+        call(CLOSED)
+
+
+CLOSED = opened()
+CLOSED.close()
+
+
+def test_what_works_after_the_end() -> None:
+    """The engine can be shown and closed again, and its answers stay. It is closed by an error in its block, too."""
+    engine = opened()
+    answer = engine.generate(ASKED, **GREEDY)
+    with pytest.raises(KeyError), engine:
+        raise KeyError
+    engine.close()
+
+    assert "none yet" in repr(engine)
+    assert engine.schemas == {}
+    assert answer.plan.num_reused_tokens > 0
+    assert Engine(engine.model, engine.tokenizer).generate(CHAT, **GREEDY).token_ids
+
+
+def test_nothing_of_an_engine_runs_after_its_end() -> None:
+    """Threads of services and promotion have ended, and no KV is left in memory."""
+    before = set(threading.enumerate())
+    with opened(promote="auto") as engine:
+        services = [engine.service(), engine.service()]
+        by_service(services[0], ASKED, **GREEDY)
+        engine.generate(ASKED, **GREEDY)
+        assert engine.store.nbytes() > 0
+
+    for thread in set(threading.enumerate()) - before:  # threads without work, which need a moment
+        thread.join(1)
+    assert set(threading.enumerate()) <= before
+    assert (engine.store.nbytes(), [*engine.store.keys()]) == (0, [])
+    with pytest.raises(ServiceClosed):
+        services[1].submit(ASKED, print)
+
+
+def test_requests_in_flight() -> None:
+    """A stream goes on to its end, and a request of a service gets an error."""
+    engine = opened()
+    whole = engine.generate(ASKED, **GREEDY).text
+
+    def hold_until_the_end(*_: Any, **__: Any) -> bool:
+        while service.state is ServiceState.READY:
+            threading.Event().wait(0.01)
+        return False
+
+    items: queue.Queue[Any] = queue.Queue()
+    with engine.stream(ASKED, **GREEDY) as stream:
+        first = next(stream)
+        service = engine.service()
+        service.submit(ASKED, items.put, stopping_criteria=[hold_until_the_end], **GREEDY)
+        engine.close()
+        assert "".join([first, *stream]) == whole
+
+    while isinstance(item := items.get(timeout=60), int):
+        pass
+    assert isinstance(item, ServiceClosed)
+
+
+def test_what_is_not_the_engines_stays(tmp_path: Path) -> None:
+    """KV in a folder, and in a store of the caller, serves the next engine."""
+    model = tiny_model()
+    for store in (tmp_path, Store(model.shape)):
+        with engine_of(model, schema=WITH_NOTES, store=store) as engine:
+            engine.warm()
+        with engine_of(model, schema=WITH_NOTES, store=store) as engine:
+            assert engine.generate(ASKED, **GREEDY).usage.num_encoded_tokens == 0

@@ -24,7 +24,6 @@ OPTIONS: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4, "eos_token_i
 
 
 def engine_of(value: float, family: str = "llama", dtype: torch.dtype = torch.float64) -> Engine:
-    """Return an engine whose model has an embedding of `value` for the letter A."""
     model = random_model(family, dtype)
     with torch.no_grad():
         model.get_input_embeddings().weight[ord("A")] = value

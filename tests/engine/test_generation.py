@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import queue
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,9 +16,8 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from transformers.generation import utils as generation_utils
 
-from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
+from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
-from promptcache.loops import PrefixCache
 from promptcache.model import Model, used_tokens
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -165,7 +163,6 @@ def test_penalties_are_those_of_transformers_over_the_whole_text(options: dict[s
 
 
 def test_several_sequences_have_the_seeds_from_the_given_one_on() -> None:
-    """With a seed, the sequences are the answers of `generate` with this and the next seeds, in a batch as well."""
     options = {"do_sample": True, "max_new_tokens": 6}
     alone = [[ENGINE.generate(each, seed=seed, **options).text for seed in (5, 6)] for each in (PROMPT, LONGER)]
 
@@ -209,7 +206,6 @@ def test_an_error_of_the_callers_code_ends_its_request_only() -> None:
 
 
 def test_rows_with_less_room_are_as_alone() -> None:
-    """Rows with different room before the end of the context stay within it."""
     config = GPT2Config(vocab_size=263, n_embd=16, n_layer=1, n_head=2, n_positions=128)
     modules = f'<module name="a">aaaa</module><module name="b">{"b" * 80}</module>'
     engine = engine_of(GPT2LMHeadModel(config), schema=f'<schema name="long">{modules}</schema>')
@@ -223,12 +219,10 @@ def test_rows_with_less_room_are_as_alone() -> None:
 
 
 def in_float32() -> Engine:
-    """Return an engine with a model whose dtype autocast changes."""
     return engine_of(Model(random_model("llama", torch.float32)))
 
 
 def autocast() -> torch.autocast:
-    """Return a context of automatic mixed precision."""
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
@@ -252,39 +246,6 @@ def test_modes_of_torch_leave_no_trace(mode: Callable[[], Any], is_made_inside: 
     assert [outside.token_ids, inside.token_ids] == [each.token_ids for each in together] == expected
 
 
-def test_a_loop_of_the_caller_is_refused_inside_of_autocast() -> None:
-    """The caller's own forward pass over stored KV names the fix, and nothing of it is stored."""
-    engine = in_float32()
-    cache = PrefixCache(engine)
-    hit = cache.get(torch.tensor([[5, 6, 7]]))
-
-    for inputs in (engine.link(PROMPT), hit.inputs):
-        with autocast(), pytest.raises(InvalidValue, match=r"torch.autocast\('cpu', enabled=False\)"):
-            engine.model.hf(**inputs)
-
-    assert cache.nbytes == 0
-
-
-@pytest.mark.parametrize(
-    ("prompt", "options"),
-    [
-        ("<prompt", {}),
-        (PROMPT.replace("paris", "rome"), {}),
-        ('<prompt schema="other"/>', {}),
-        (PROMPT, {"max_new_tokens": 10**6}),
-        (PROMPT, {"max_length": 5}),
-    ],
-)
-def test_errors_come_out_of_another_process_as_they_were_raised(prompt: str, options: dict[str, Any]) -> None:
-    """Pickled and copied errors keep their message and attributes."""
-    with pytest.raises(PromptCacheError) as raised:
-        ENGINE.generate(prompt, **options)
-    raised.value.add_note("a note")
-
-    for again in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
-        assert (type(again), str(again), vars(again)) == (type(raised.value), str(raised.value), vars(raised.value))
-
-
 @pytest.mark.parametrize(
     ("named", "meant"),
     [
@@ -295,7 +256,6 @@ def test_errors_come_out_of_another_process_as_they_were_raised(prompt: str, opt
     ],
 )
 def test_names_of_other_libraries_are_told_apart(named: str, meant: str) -> None:
-    """An option of another library, or one that is mistyped, is refused with its name here."""
     with pytest.raises(InvalidGeneration, match=f"no option '{named}' .did you mean {meant}"):
         ENGINE.generate(PROMPT, **{named: 5})
 

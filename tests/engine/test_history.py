@@ -29,7 +29,6 @@ TOLERANCE = 1e-9
 
 
 def engine(**options: Any) -> Engine:
-    """Return an engine with the schema."""
     return engine_of(schema=SCHEMA, **options)
 
 
@@ -37,7 +36,6 @@ PLAIN = engine(history=False)
 
 
 def asked(on: Engine, prompt: str, number: int) -> Completion:
-    """Return the greedy answer with its log-probabilities."""
     return on.generate(prompt, max_new_tokens=number, do_sample=False, logprobs=20)
 
 
@@ -87,7 +85,6 @@ FAULTS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_change_answers(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the keys or the copies of history changes an answer."""
     monkeypatch.setattr(sys.modules[History.__module__], *FAULTS[fault])
 
     with pytest.raises(AssertionError):
@@ -95,7 +92,6 @@ def test_planted_faults_change_answers(fault: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_salts_do_not_share() -> None:
-    """A request finds nothing of requests with another salt, and everything of its own."""
     made = engine()
     found = [
         made.generate(PROMPTS[5], max_new_tokens=1, salt=salt).usage.num_history_tokens
@@ -136,10 +132,7 @@ def test_an_interrupted_write_leaves_history_as_it_was(prompt: str, monkeypatch:
 
 
 def test_turns_of_a_conversation_choose_the_same_tokens() -> None:
-    """What the first question attends to is computed again in all turns, so history serves all of them.
-
-    A salt and another question choose for themselves.
-    """
+    """What the first question attends to is computed again in all turns, so history serves all of them."""
     made = engine()
     chat = made.chat('<prompt schema="s"><e q="ab"/><c/></prompt>', repair="attended-3")
     turns = [chat.say(text, max_new_tokens=3, do_sample=False) for text in ("Where is the end?", "Why?", "How?")]

@@ -1,7 +1,9 @@
-"""The laws of docs/architecture.md over random schemas and prompts, in float64."""
+"""The laws of docs/architecture.md over random schemas and prompts in float64, and over requests with all options of `generate`."""
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,24 +17,19 @@ from promptcache.layout import Level
 from promptcache.rows.coalesce import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
-from tests.conftest import law_examples, law_pairs
+from tests.conftest import law_examples, law_pairs, some_of
 from tests.engine.test_collections import SCHEMAS as SEEING_PREVIOUS
-from tests.laws.engine_laws import (
-    ENGINE_LAWS,
-    cached_is_reference,
-    exact_is_models_own,
-    exact_is_plain,
-)
+from tests.laws.engine_laws import ENGINE_LAWS, cached_is_reference, exact_is_models_own, exact_is_plain
 from tests.laws.histories import history_machine
 from tests.laws.laws import Law
 from tests.laws.service import default_model, serve
+from tests.requests.answers import requests_are_the_reference
+from tests.requests.plans import count_pairs, possible_pairs, reason_against
+from tests.requests.workloads import FIRST_SEED, run_over, workloads
 from tests.strategies.collections import collection_schemas
-
-pytestmark = pytest.mark.law
 
 
 def in_tiers(folder: Path, budget_bytes: int | None = None) -> Store:
-    """Return a store in memory, in host memory and on disk."""
     shape = default_model().shape
     return Store(shape, (FileTier(folder),), budget_bytes=budget_bytes, host_bytes=2_000)
 
@@ -47,13 +44,11 @@ KINDS = {
 """Random schemas, and the share of all pairs that is drawn of them."""
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
 def test_laws_hold_for_random_schemas(law: Law, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Every law of one prompt holds for random schemas and prompts.
-
-    So it does if some or all segments are coalesced, and over tiers: empty, with little memory, and after a restart.
-    """
+    """So they do if segments are coalesced, and over tiers: empty, with little memory, and after a restart."""
     schemas, share = KINDS[kind]
 
     @given(data=st.data(), schema=schemas, tokenizer=strategies.TOKENIZERS, small_tokens=st.sampled_from([8, 64]))
@@ -71,6 +66,7 @@ def test_laws_hold_for_random_schemas(law: Law, kind: str, tmp_path_factory: pyt
     holds()
 
 
+@pytest.mark.law
 @given(data=st.data(), schema=strategies.exact_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.25))
 def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
@@ -101,8 +97,8 @@ PROMPTS = {
 }
 
 
+@pytest.mark.law
 def test_machine_of_histories() -> None:
-    """Warming, asking, generating, evicting, holding, releasing and restarting in any order change no answer."""
     documents = [
         (text, [f'<prompt schema="{name}">{each} And now?</prompt>' for each in PROMPTS[name]])
         for text, name in zip(SCHEMAS, ("one", "two", "one"), strict=True)
@@ -111,3 +107,31 @@ def test_machine_of_histories() -> None:
     run_state_machine_as_test(
         history_machine(documents), settings=settings(max_examples=law_examples(0.2), stateful_step_count=40)
     )
+
+
+NUM_PARTS = 24
+MAX_WORKLOADS = 2000
+
+
+@pytest.mark.law
+@pytest.mark.long
+@pytest.mark.parametrize("part", some_of(range(NUM_PARTS), 2))
+def test_requests_with_any_options_are_answered_by_the_reference(part: int) -> None:
+    """Each request of a random workload gets what transformers decodes from logits of the reference."""
+    seeds = range(FIRST_SEED + part, FIRST_SEED + NUM_PARTS * law_examples(0.0104, thorough=0.1), NUM_PARTS)
+
+    run_over(workloads(), requests_are_the_reference, seeds)
+
+
+@pytest.mark.long
+def test_every_pair_of_features_is_drawn() -> None:
+    """Random workloads have every pair of features in one request, and none of those that cannot be together."""
+    counts: Counter[tuple[str, str]] = Counter()
+    missing = [*possible_pairs()]
+    for start in range(0, MAX_WORKLOADS, 100):  # what is drawn depends on the modules that are loaded
+        if missing:
+            run_over(workloads(), partial(count_pairs, counts), range(start, start + 100))
+            missing = [pair for pair in missing if not counts[pair]]
+
+    assert missing == []
+    assert [pair for pair in counts if pair[0] != pair[1] and reason_against(*pair)] == []

@@ -39,8 +39,6 @@ from tests.engine.changing import (
 
 
 def of_french(change: Change) -> Change:
-    """Return a change that activates an adapter and changes each of its layers."""
-
     def changed(hf: Any) -> None:
         activate("french")(hf)
         for layer in [each for each in hf.modules() if hasattr(each, "lora_A")]:
@@ -50,14 +48,12 @@ def of_french(change: Change) -> Change:
 
 
 def patch_forward(hf: Any) -> None:
-    """Replace the `forward` of one module."""
     module = hf.model.layers[0].mlp
     original = module.forward
     module.forward = lambda *args, **kwargs: original(*args, **kwargs) * 1.5
 
 
 def train(hf: Any) -> None:
-    """Write to a weight."""
     with torch.no_grad():
         hf.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
 
@@ -80,14 +76,12 @@ CHANGES: dict[str, Change] = {
 
 
 def changed(change: Change, store: Any = None) -> Engine:
-    """Return a fresh engine over a changed model with two adapters."""
     hf = adapted("french", "german")
     change(hf)
     return engine(hf, store)
 
 
 def check_alone(found: Engine, alone: Engine) -> None:
-    """Compare logits and answers, also from history, with those of an engine that has seen nothing else."""
     assert (found.logits(PROMPT) - alone.logits(PROMPT)).abs().max() < TOLERANCE
     expected = alone.generate(PROMPT, **GREEDY).token_ids
     for _ in range(2):
@@ -98,10 +92,7 @@ OWN_CODE = ("hook", "another hook", "hook before", "forward")
 
 
 def test_models_in_one_folder_never_share_kv() -> None:
-    """Each model has a fingerprint, which is in the keys of all KV, and has the same one when it is made again.
-
-    What a hook or a replaced `forward` computes cannot be read, so each engine has a fingerprint of its own with them.
-    """
+    """A model made again has the same fingerprint, unless it has code of its own, which cannot be read."""
     first, again = ({name: changed(change).fingerprint for name, change in CHANGES.items()} for _ in range(2))
 
     assert {name for name in CHANGES if first[name] != again[name]} == {*OWN_CODE}
@@ -144,7 +135,6 @@ def with_weights(rank: int, change: Callable[[Any, Any, dict[str, torch.Tensor]]
 
 
 def copied(hf: Any, _: Any, weights: dict[str, torch.Tensor]) -> None:
-    """Write other weights into those of the adapter."""
     hf.load_state_dict(weights, strict=False)
 
 
@@ -154,7 +144,6 @@ def swapped(hf: Any, config: Any, weights: dict[str, torch.Tensor]) -> None:
 
 
 def loaded_again(hf: Any, config: Any, weights: dict[str, torch.Tensor]) -> None:
-    """Delete the adapter and add one of the same name."""
     hf.delete_adapter("french")
     hf.add_adapter(config, adapter_name="french")
     hf.double().eval().load_state_dict(weights, strict=False)
@@ -176,7 +165,6 @@ NEW_WEIGHTS: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", NEW_WEIGHTS)
 def test_new_weights_are_noticed(name: str) -> None:
-    """Other weights for the active adapter or the model, of any dtype, and replaced layers are refused."""
     hf = adapted("french")
     activate("french")(hf)
     one = engine(hf)
@@ -242,7 +230,6 @@ def test_an_answer_ends_if_the_model_changes(change: Change, message: str, way: 
 
 
 def test_a_request_that_was_fetched_before_a_change_ends() -> None:
-    """A request of a service whose KV was fetched before an adapter was switched ends with the error."""
     hf = adapted("french", "german")
     activate("french")(hf)
     model = Model(hf)
@@ -259,7 +246,6 @@ class Switching(Store):
     switch: Callable[[], object] = staticmethod(int)
 
     def faults(self) -> tuple[str, ...]:
-        """Call the function."""
         self.switch()
         return super().faults()
 
@@ -298,7 +284,6 @@ def test_a_changed_model_is_refused(name: str, use: str, monkeypatch: pytest.Mon
 
 
 def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:
-    """Each request that meets a model in training ends; the service answers later ones."""
     hf = adapted()
     one = engine(hf)
     with one.service() as service:
@@ -331,10 +316,7 @@ def test_prefixes_and_linked_prompts_refuse_a_changed_model() -> None:
     with torch.no_grad():
         out = hf(**hit.inputs)
     activate("german")(hf)
-    for use in (
-        *(partial(hf, **inputs) for inputs in (hit.inputs, linked)),
-        partial(cache.update, hit, out),
-    ):
+    for use in (*(partial(hf, **inputs) for inputs in (hit.inputs, linked)), partial(cache.update, hit, out)):
         with pytest.raises(ModelChanged, match="other adapters"):
             use()
     assert cache.nbytes == 0

@@ -15,12 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LogitsProcessor,
-    LogitsProcessorList,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from promptcache import Choice, Completion, Engine, Prompt, Regex
 from promptcache.decode import FinishReason
@@ -33,6 +28,7 @@ from tests.conftest import law_examples
 from tests.decode.test_service import ask
 from tests.engine import asking
 from tests.engine.asking import GREEDY, SCHEMA, WAYS, answered
+from tests.engine.calling import AnswerProcessor
 from tests.strategies.json_schemas import json_schemas
 
 STATED = SCHEMA.replace("travel", "stated").replace("</schema>", '<answer type="int" pattern="[1-9][0-9]"/></schema>')
@@ -45,7 +41,6 @@ GUIDANCE = llguidance.hf.from_tokenizer(HF_TOKENIZER)
 
 
 def engine_of(model: Any, tokenizer: Any) -> Engine:
-    """Return an engine with the travel schema, and with the same one under another name with a format of answers."""
     engine = asking.engine_of(model, tokenizer)
     engine.add_schema(STATED)
     return engine
@@ -55,35 +50,28 @@ ENGINE = engine_of(MODEL, HF_TOKENIZER)
 BYTES = engine_of(tiny_model(dtype=torch.float64), ByteTokenizer())
 
 
-class Masks(LogitsProcessor):
+def masks(schema: dict[str, Any]) -> AnswerProcessor:
     """The masks of llguidance, from a new matcher and llguidance's own reading of the tokenizer in each step."""
+    spaces = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema({**schema, "x-guidance": spaces})
 
-    def __init__(self, schema: dict[str, Any]) -> None:
-        spaces = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-        bounded = {**schema, "x-guidance": spaces}
-        self._grammar = llguidance.LLMatcher.grammar_from_json_schema(bounded)
-        self._num_before: int | None = None
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Mask the scores of one row."""
-        if self._num_before is None:
-            self._num_before = input_ids.shape[1]
-        matcher = llguidance.LLMatcher(GUIDANCE, self._grammar)
-        assert matcher.consume_tokens(input_ids[0, self._num_before :].tolist())
+    def masked(answer: list[int], scores: torch.Tensor) -> torch.Tensor:
+        matcher = llguidance.LLMatcher(GUIDANCE, grammar)
+        assert matcher.consume_tokens(answer)
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
         allowed = torch.from_numpy(bits[: scores.shape[1]].astype(bool))
         return scores.masked_fill(~allowed, -torch.inf)
 
+    return AnswerProcessor(masked)
+
 
 def answers_of(*requests: tuple[str, dict[str, Any]]) -> list[Any]:
-    """Return the completions or errors of requests that a service of `BYTES` runs together."""
     with BYTES.service() as service:
         asked = [ask(service, prompt, **options)[0] for prompt, options in requests]
         return [each.exception() or each.result() for each in asked]
 
 
 def is_valid(answer: Completion, schema: dict[str, Any]) -> bool:
-    """Whether an answer that ended is JSON of the schema."""
     if answer.finish_reason is FinishReason.LENGTH:
         return True
     jsonschema.validate(answer.parsed, schema, format_checker=jsonschema.FormatChecker())
@@ -98,7 +86,7 @@ def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> Non
     answer = ENGINE.generate(PROMPT, output=schema, do_sample=False, max_new_tokens=48)
     assert is_valid(answer, schema)
     expected = ENGINE.generate(
-        PROMPT, do_sample=False, max_new_tokens=48, logits_processor=LogitsProcessorList([Masks(schema)])
+        PROMPT, do_sample=False, max_new_tokens=48, logits_processor=LogitsProcessorList([masks(schema)])
     )
     assert answer.token_ids == expected.token_ids
 
@@ -129,7 +117,6 @@ class Person(BaseModel):
     @field_validator("age")
     @classmethod
     def is_grown(cls, value: int) -> int:
-        """Refuse a value."""
         if value < 4:
             raise ValueError("too young")
         return value
@@ -147,7 +134,6 @@ def test_every_way_of_asking_gives_the_value(way: str) -> None:
 
 
 def stated(own: str = "", prompt: str = PROMPT) -> str:
-    """Return a prompt for the schema that states a format, with an element of its own."""
     return prompt.replace('"travel">', f'"stated">{own}')
 
 
@@ -173,7 +159,6 @@ def test_schemas_and_prompts_state_formats() -> None:
 
 
 def test_a_format_changes_no_token_and_no_key() -> None:
-    """A schema with a format shares all encodings with the one without, and its prompts have the same tokens."""
     first, *others = (ENGINE.plan(each) for each in (PROMPT, stated(), stated("<answer type='line'/>")))
     assert first.reused
     assert [(each.reused, each.new) for each in others] == [(first.reused, first.new)] * 2
@@ -203,7 +188,6 @@ def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:
     ],
 )
 def test_an_answer_without_a_value_says_why(options: dict[str, Any], words: str) -> None:
-    """It was cut, or the type refuses it with a reason."""
     answer = BYTES.generate(PROMPT, output=Person, do_sample=False, **options)
     with pytest.raises(InvalidOutput, match=words):
         answer.parsed  # noqa: B018 - raises
@@ -219,13 +203,11 @@ def test_an_answer_without_a_value_says_why(options: dict[str, Any], words: str)
     ],
 )
 def test_what_is_not_possible_is_refused(prompt: str, options: dict[str, Any], message: str) -> None:
-    """Before anything is computed."""
     with pytest.raises(InvalidGeneration, match=message):
         ENGINE.generate(prompt, **options)
 
 
 def test_an_answer_without_a_next_token_fails_alone() -> None:
-    """A format that ends in a dead end ends its own request only."""
     dead, alive = answers_of(
         (PROMPT, {"output": Regex("ab?b"), "eos_token_id": ord("b"), "max_new_tokens": 4}),
         (PROMPT, {"output": Choice(["abc"]), "max_new_tokens": 8}),
@@ -238,23 +220,17 @@ def test_an_answer_without_a_next_token_fails_alone() -> None:
 NUM_TOKENS = BYTES.model.num_known_tokens
 
 
-class Changes(LogitsProcessor):
+def changes(presence: float, frequency: float, bias: dict[int, float]) -> AnswerProcessor:
     """OpenAI's formula, token by token."""
 
-    def __init__(self, presence: float, frequency: float, bias: dict[int, float]) -> None:
-        self._presence, self._frequency, self._bias = presence, frequency, bias
-        self._num_before: int | None = None
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Change the scores of one row."""
-        if self._num_before is None:
-            self._num_before = input_ids.shape[1]
-        answer = input_ids[0, self._num_before :].tolist()
+    def changed(answer: list[int], scores: torch.Tensor) -> torch.Tensor:
         made = scores.clone()
         for token in range(scores.shape[1]):
             count = answer.count(token)
-            made[0, token] += self._bias.get(token, 0.0) - count * self._frequency - (count > 0) * self._presence
+            made[0, token] += bias.get(token, 0.0) - count * frequency - (count > 0) * presence
         return made
+
+    return AnswerProcessor(changed)
 
 
 _NUMBERS = st.sampled_from([0.0, 0.5, -0.5, 2.0])
@@ -268,9 +244,8 @@ _NUMBERS = st.sampled_from([0.0, 0.5, -0.5, 2.0])
     bias=st.dictionaries(st.integers(0, NUM_TOKENS - 1), st.sampled_from([-100.0, -1.0, 1.0, 3.0]), max_size=4),
 )
 def test_tokens_are_those_of_the_formula(presence: float, frequency: float, bias: dict[int, float]) -> None:
-    """Rows with and without processors choose the tokens of the formula."""
     options = {"presence_penalty": presence, "frequency_penalty": frequency, "logit_bias": bias}
-    formula, nothing = (LogitsProcessorList([Changes(*each)]) for each in ((presence, frequency, bias), (0.0, 0.0, {})))
+    formula, nothing = (LogitsProcessorList([changes(*each)]) for each in ((presence, frequency, bias), (0.0, 0.0, {})))
 
     expected = BYTES.generate(PROMPT, logits_processor=formula, **GREEDY).token_ids
 

@@ -25,7 +25,7 @@ from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.engine import asking
 from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, asked, engine_of, num_combined, work
-from tests.planted.targets import module_of
+from tests.planted.registry import module_of
 
 PATIENCE_S = 20.0
 
@@ -35,7 +35,6 @@ def prompt(*modules: str, text: str = "Well?") -> str:
 
 
 def promote(engine: Engine, *modules: str) -> None:
-    """Ask for a combination, and do the work that then waits."""
     asked(engine, prompt(*modules))
     work(engine)
 
@@ -45,11 +44,6 @@ def is_promoted(engine: Engine, *modules: str) -> bool:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        AssertionError: It does not within `PATIENCE_S`.
-    """
     stop = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < stop
@@ -115,19 +109,6 @@ def test_a_call_promotes_at_once(mode: str) -> None:
     assert not asked(engine, prompt("a", "b", "c"), deterministic=True).usage.promoted
 
 
-def test_arguments_are_promoted_for_their_salt() -> None:
-    """Only requests with the same arguments and salt use the promotion, whatever their repair is."""
-    engine = engine_of(tiny_model())
-    text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
-    asked(engine, text, salt="one")
-    work(engine)
-
-    assert asked(engine, text, salt="one").usage.num_new_tokens == len("\nWell?")
-    assert asked(engine, text, salt="one", repair="first-1").usage.promoted
-    assert not asked(engine, text, salt="two").usage.promoted
-    assert not asked(engine, text.replace('"x"', '"y"'), salt="one").usage.promoted
-
-
 def test_a_call_that_cannot_promote_is_refused() -> None:
     """The error names the room that memory has, or the history that there is not; nothing waits for idle time."""
     with pytest.raises(InvalidValue, match='promote="auto" keeps KV in history'):
@@ -182,7 +163,6 @@ def test_the_thread_promotes_in_idle_time() -> None:
 
 
 def test_the_thread_does_not_keep_the_engine() -> None:
-    """An engine is freed, and its thread ends, also while work waits for idle time."""
     engine = asking.engine_of(schema=TEXTS[0], promote="auto")
     with engine._executor.activity:
         engine.generate(prompt("a", "b"), **GREEDY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from promptcache import Engine, Prompt, Schema
 from promptcache.diagnostics import PromptError
@@ -24,30 +24,20 @@ DROPS = KEEPS.replace("m.reasoning_content %}", "m.reasoning_content and loop.la
 SAID = "<think>\nMany.\n</think>\n\nCeviche."
 
 
-class Says(LogitsProcessor):  # type: ignore[misc]  # transformers has no types
-    """Makes a model say a text."""
-
-    def __init__(self, engine: Engine, text: str) -> None:
-        self._token_ids = [*engine.tokenizer.tokenize(text), engine.tokenizer.eos_ids[0]]
-        self._num_before: int | None = None
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Allow one token."""
-        if self._num_before is None:
-            self._num_before = input_ids.shape[1]
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, self._token_ids[input_ids.shape[1] - self._num_before]] = 0
-        return forced
-
-
 def engine_of(template: str | None, *, is_open: bool = False) -> tuple[Engine, Any]:
-    """Return the demo model with a chat template that has reasoning, and the tokenizer of transformers."""
     return calling.engine_of(template and template.replace("OPEN", "'<think>\n'" if is_open else "''"))
 
 
 def saying(engine: Engine, text: str) -> dict[str, Any]:
-    """Return the options with which the model says a text."""
-    return {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
+    """Return the options with which a model says a text."""
+    token_ids = [*engine.tokenizer.tokenize(text), engine.tokenizer.eos_ids[0]]
+
+    def forced(answer: list[int], scores: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, token_ids[len(answer)]] = 0
+        return forced
+
+    return {"logits_processor": LogitsProcessorList([calling.AnswerProcessor(forced)]), "max_new_tokens": 128}
 
 
 @pytest.mark.parametrize("way", ["generate", "batch", "stream"])
@@ -69,10 +59,7 @@ def test_reasoning_is_apart_from_the_answer(
 @pytest.mark.parametrize("template", [KEEPS, DROPS], ids=["keeps", "drops"])
 @pytest.mark.parametrize("thought", ["Many.", "It ends.<|end|>"])
 def test_a_chat_gives_reasoning_back_to_the_template(template: str, thought: str, tmp_path: Path) -> None:
-    """The next question has the tokens of the conversation with its reasoning, kept or dropped, also from a file.
-
-    Control tokens in it are text.
-    """
+    """The next question has the tokens of the conversation with its reasoning, kept or dropped, also from a file."""
     engine, tokenizer = engine_of(template)
     chat = engine.chat()
     chat.say(QUESTION, **saying(engine, SAID.replace("Many.", thought)))

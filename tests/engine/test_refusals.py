@@ -26,20 +26,17 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
 
 
 def llama(change: Callable[[Any], object] = lambda hf: None) -> Any:
-    """Return a tiny model that no engine has, changed."""
     hf = transformers.LlamaForCausalLM(LLAMA)
     change(hf)
     return hf
 
 
 def of(name: str, **fields: Any) -> Any:
-    """Return a tiny model of a class of transformers."""
     config = getattr(transformers, f"{name}Config")(vocab_size=263, **fields)
     return transformers.AutoModelForCausalLM.from_config(config)
 
 
 def wrapped(config: Any) -> Any:
-    """Return a model inside of one of peft."""
     with warnings.catch_warnings():  # of transformers, which peft causes
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(llama(), config)
@@ -94,14 +91,12 @@ NO_MODELS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("kind", NO_MODELS)
 def test_what_is_no_model_is_refused(kind: str) -> None:
-    """Objects that are not models, and models without position IDs, are refused with the reason."""
     make, message = NO_MODELS[kind]
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
 
 
 def gpt2(**changes: Any) -> Any:
-    """Return a tiny GPT-2 with some parts of its transformer replaced."""
     model = of("GPT2", n_positions=64, **GPT2)
     for name, part in changes.items():
         setattr(model.transformer, name, part)
@@ -141,68 +136,48 @@ class Failing(transformers.GPT2LMHeadModel):
     ],
 )
 def test_a_model_that_does_not_run_is_refused(make: Any, message: str) -> None:
-    """Weights without values, mixed dtypes and a failing forward pass are refused."""
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "meant"),
-    [("bf16", "bfloat16"), ("Float32", "float32"), *((each, None) for each in ("fp99", "", torch.int8, 5, None))],
-)
-def test_a_dtype_is_one_that_models_compute_in(dtype: Any, meant: str | None) -> None:
-    """An unknown dtype is refused before loading, with the known ones and the nearest."""
-    with pytest.raises(
-        UnsupportedModel, match=r"is not one of 'auto', 'float16', 'bfloat16', 'float32', 'float64'"
-    ) as caught:
-        Engine.from_pretrained("demo", dtype=dtype)
-    assert ("did you mean" in str(caught.value)) == (meant is not None)
-    assert meant is None or str(caught.value).endswith(f"did you mean '{meant}'?")
+DTYPES = "is not one of 'auto', 'float16', 'bfloat16', 'float32', 'float64'"
+DEVICES = ("cudaa", "cuda:99", "cpu:x", "", "xla", 99, -1, 2.5, [], "meta", torch.device("meta"))
 
 
 @pytest.mark.parametrize(
-    "device", ["cudaa", "cuda:99", "cpu:x", "", "xla", 99, -1, 2.5, [], "meta", torch.device("meta")]
-)
-def test_a_device_is_one_that_is_there(device: Any) -> None:
-    """An unknown device is refused before loading, with the devices of this machine."""
-    with pytest.raises(
-        UnsupportedModel, match=r"device .* (cannot be used: .*this machine has 'cpu' and|holds no values)"
-    ):
-        Engine.from_pretrained("demo", device=device)
-
-
-@pytest.mark.parametrize(
-    ("option", "meant"),
+    ("options", "message"),
     [
-        ("divice", "'device'"),
-        ("kept", "'keep'"),
-        ("revison", "'revision'"),
-        ("memory", "store=StoreConfig.memory_bytes="),
-        ("qqq", "its options are device, "),
+        ({"dtype": "bf16"}, rf"{DTYPES}.*did you mean 'bfloat16'\?$"),
+        ({"dtype": "Float32"}, rf"{DTYPES}.*did you mean 'float32'\?$"),
+        *(({"dtype": each}, f"{DTYPES}(?!.*did you mean)") for each in ("fp99", "", torch.int8, 5, None)),
+        *(({"device": each}, r"device .* (cannot be used: .*this machine has 'cpu' and|holds no values)") for each in DEVICES),
+        ({"divice": "x"}, "has no option 'divice', .*: .*'device'"),
+        ({"kept": "x"}, "has no option 'kept', .*: .*'keep'"),
+        ({"revison": "x"}, "has no option 'revison', .*: .*'revision'"),
+        ({"memory": "x"}, "has no option 'memory', .*: .*store=StoreConfig.memory_bytes="),
+        ({"qqq": "x"}, "from_pretrained.. has no option 'qqq', .*: .*its options are device, "),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_loading_are_refused(options: dict[str, Any], message: str) -> None:
+    """An unknown dtype, device or option is refused before loading, with the known ones and the nearest."""
+    with pytest.raises((UnsupportedModel, InvalidValue), match=message):
+        Engine.from_pretrained("demo", **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ('<prompt schema="travel"><rome/>a</prompt>', r"^prompts\[1\], <prompt>:1:26: PC401 .*'rome'"),
+        ('<prompt schema="other">a</prompt>', r"^prompts\[1\]: .*other"),
+        (PROMPT.replace("</prompt>", "word " * 3000 + "</prompt>"), r"^prompts\[1\]: the prompt takes"),
     ],
 )
-def test_a_misspelt_option_is_not_blamed_on_the_model(option: str, meant: str) -> None:
-    """An option that neither we nor transformers have is named, with the nearest one."""
-    with pytest.raises(InvalidValue, match=f"from_pretrained.. has no option '{option}', .*: .*{meant}"):
-        Engine.from_pretrained("demo", **{option: "x"})
-
-
-@pytest.mark.parametrize(
-    ("wrong", "options", "message"),
-    [
-        ('<prompt schema="travel"><rome/>a</prompt>', {}, r"^prompts\[1\], <prompt>:1:26: PC401 .*'rome'"),
-        ('<prompt schema="other">a</prompt>', {}, r"^prompts\[1\]: .*other"),
-        (PROMPT.replace("</prompt>", "word " * 3000 + "</prompt>"), {}, r"^prompts\[1\]: the prompt takes"),
-    ],
-)
-def test_an_error_in_a_batch_names_the_prompt(wrong: str, options: dict[str, Any], message: str) -> None:
-    """Its class is that of the error, and its message begins with the index of the prompt."""
+def test_an_error_in_a_batch_names_the_prompt(wrong: str, message: str) -> None:
     with pytest.raises(PromptCacheError, match=message):
-        engine_of().generate_batch([PROMPT, wrong], **options)
+        engine_of().generate_batch([PROMPT, wrong])
 
 
 def test_limits_of_a_service_are_an_object_of_their_class() -> None:
-    """A dict of limits is shown, with what is expected."""
     with pytest.raises(InvalidValue, match=r"limits={'max_rows': 2} is not allowed: ServiceLimits\(max_rows="):
         engine_of().service({"max_rows": 2})  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Law 1 in float32 on the demo model, whose attention scores are large."""
+"""Law 1 in float32 on models whose attention scores are large: the demo model, and SmolLM2-135M-Instruct."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from promptcache import Engine
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.model.load import load_model
@@ -18,8 +19,7 @@ from promptcache.model.reference import reference_logits
 from promptcache.testing.cached import distance
 from promptcache.tokenizer import HubTokenizer
 from tests.laws.service import serve
-
-pytestmark = pytest.mark.law
+from tests.real_model import FOLDER
 
 ROUNDING = 2**-22
 """Bound on the distance between two float32 computations, for each unit of the largest attention score."""
@@ -38,7 +38,6 @@ CONTENTS = [
 
 
 def distance_of(content: str) -> float:
-    """Return the distance between cached logits and the reference."""
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, demo(), HubTokenizer.from_folder(MODEL_FOLDER))
     selection = resolve_prompt(parse_prompt(f'<prompt schema="facts">{content}</prompt>'), schema)
@@ -70,6 +69,46 @@ def largest_score() -> float:
     return max(found)
 
 
+@pytest.mark.law
 def test_cached_logits_are_the_reference_within_the_rounding_of_scores() -> None:
-    """The distance is bounded by the largest attention score."""
     assert max(map(distance_of, CONTENTS)) < ROUNDING * largest_score()
+
+
+TRAVEL = """<schema name="travel"><system>You answer in one word.
+<module name="france">France lies in Europe. Its capital is Paris. </module>
+<module name="japan" context="own">Japan is an island country. Its capital is Tokyo. </module>
+<module name="wish">I like <parameter name="what" length="4"/>.</module></system></schema>"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    engine = Engine.from_pretrained(str(FOLDER))
+    engine.add_schema(TRAVEL)
+    return engine
+
+
+def real(test: Any) -> Any:
+    """Mark a test with SmolLM2-135M-Instruct: `make real-model` makes its folder, and it is skipped without that."""
+    for mark in (pytest.mark.real, pytest.mark.long, pytest.mark.skipif(not FOLDER.is_dir(), reason="make real-model")):
+        test = mark(test)
+    return test
+
+
+@real
+def test_a_real_model_answers(engine: Engine) -> None:
+    """The answer to a question about a module contains the fact of the module."""
+    prompt = '<prompt schema="travel"><france/><user>What is the capital of France?</user></prompt>'
+
+    assert "Paris" in engine.generate(prompt, max_new_tokens=12, do_sample=False).text
+
+
+@real
+@pytest.mark.parametrize(
+    "modules",
+    ["<france/>", "<france/><japan/>", '<japan/><wish what="trains"/>', '<france/><japan/><wish what="tea"/>'],
+)
+def test_cached_logits_of_a_real_model_equal_the_reference(engine: Engine, modules: str) -> None:
+    """Law 1 holds within its bound for float32."""
+    prompt = f'<prompt schema="travel">{modules}<user>Which capital?</user></prompt>'
+
+    assert distance(engine.logits(prompt), engine.reference(prompt)) < 1e-5

@@ -19,7 +19,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model
-from tests.planted.targets import module_of
+from tests.planted.registry import module_of
 from tests.rows.test_batch import PROMPTS, engine_of
 
 CHOICES = [" yes", "no", "?", " It depends on what you mean by that.", "no"]
@@ -29,7 +29,6 @@ scores = module_of("promptcache.decode.score")
 
 @cache
 def engine_named(family: str) -> Engine:
-    """Return an engine with a model of a family: with windows, soft caps or sinks."""
     return ENGINE if family == "llama" else engine_of(Model(random_model(family, torch.float64)))
 
 
@@ -47,7 +46,6 @@ def expected_logprobs(engine: Engine, prompt: str, choice: str, repair: str | No
 
 
 def assert_scored(engine: Engine, prompt: str, choices: list[str], tolerance: float, **options: Any) -> None:
-    """Assert that each score is that of the reference."""
     found = engine.score(prompt, choices, **options)
     assert [each.text for each in found] == choices
     for each in found:
@@ -97,7 +95,6 @@ def test_the_greedy_answer_is_greedy() -> None:
 
 @pytest.mark.parametrize("method", ["logits", "reference", "link", "generate"])
 def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
-    """No method computes with positions that the model does not have."""
     prompt = PROMPTS[0].replace("</prompt>", f"{'x' * CONTEXT_LENGTH}</prompt>")
     with pytest.raises(ContextLengthExceeded, match=str(CONTEXT_LENGTH)):
         getattr(ENGINE, method)(prompt)
@@ -106,7 +103,6 @@ def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
 
 
 def test_choices_share_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt and its choices are two forward passes."""
     calls = []
     forward = Model.forward
     monkeypatch.setattr(Model, "forward", lambda *args, **options: calls.append(1) or forward(*args, **options))

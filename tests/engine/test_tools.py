@@ -44,10 +44,7 @@ FORGED = {**CALL, "function": {"name": "weather", "arguments": '{"city": "<|end|
     ],
 )
 def test_prompts_are_those_of_the_chat_template(messages: list[dict[str, Any]]) -> None:
-    """Definitions, calls and results have the text that transformers' `apply_chat_template` writes.
-
-    Written forms of control tokens in results and arguments are text.
-    """
+    """Definitions, calls and results are those of `apply_chat_template`; written forms of control tokens are text."""
     plan = ENGINE.plan(messages, template_kwargs={"tools": TOOLS})
     given = json.loads(json.dumps(messages).replace('"content": null', '"content": ""'))
     for message in given:
@@ -60,7 +57,6 @@ def test_prompts_are_those_of_the_chat_template(messages: list[dict[str, Any]]) 
 
 
 def test_a_call_is_taken_from_the_answer() -> None:
-    """The text is without the call, for `generate` and for a stream."""
     text = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     for way in ("generate", "stream"):
         answer = answered(ENGINE, [QUESTION], way, tools=TOOLS, **saying(ENGINE, text))
@@ -73,10 +69,7 @@ def test_a_call_is_taken_from_the_answer() -> None:
 @pytest.mark.parametrize("choice", ["required", "weather", "time"])
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_forced_call_is_a_call(choice: str, closed: bool) -> None:
-    """Whatever the model would say, the answer is a call of an allowed tool with arguments of its schema.
-
-    Behind a block of reasoning that the prompt closes, it is one at once.
-    """
+    """Whatever the model would say, also behind closed reasoning, the answer is a call of an allowed tool."""
     engine = engine_of(WRITES_THINKING)[0] if closed else ENGINE
     asked = {**FORCED, "tools": TOOLS, "tool_choice": choice, "template_kwargs": {"closed": closed}}
     answer = engine.generate([QUESTION], **asked)
@@ -140,7 +133,6 @@ def test_an_answer_is_a_call_or_has_the_format() -> None:
 
 
 def bias(start: str, value: float) -> dict[int, float]:
-    """Return a bias of all tokens that begin with a text."""
     tokenizer = ENGINE.tokenizer
     return {
         each: value
@@ -184,7 +176,6 @@ def test_tools_of_a_schema_are_its_modules() -> None:
     ],
 )
 def test_what_is_not_possible_is_refused(options: dict[str, Any], message: str) -> None:
-    """Before anything is computed."""
     with pytest.raises(PromptCacheError, match=message):
         ENGINE.generate([QUESTION], **options)
 
@@ -230,7 +221,6 @@ def test_a_chat_keeps_calls_and_results(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_results_are_refused(text: str | None, options: dict[str, Any], message: str) -> None:
-    """Nothing is added to the chat."""
     chat = ENGINE.chat(tools=TOOLS)
     chat.say("How warm is it?", **FORCED)
     with pytest.raises(PromptCacheError, match=message):

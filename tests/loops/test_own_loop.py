@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
 
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
+from promptcache.diagnostics import InvalidValue, UnsupportedModel
 from promptcache.engine import Engine
 from promptcache.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -28,14 +27,12 @@ WINDOWED = ["mistral", "gemma2", "gemma3, text", "gpt-oss"]
 
 @cache
 def engine_of(family: str, positions: str | None = None) -> Engine:
-    """Return an engine with a random model of a family in float64."""
     engine = Engine(random_model(family, torch.float64), ByteTokenizer(), positions=positions)
     engine.add_schema(SCHEMA)
     return engine
 
 
 def generated(model: Model, inputs: dict[str, Any], **options: Any) -> tuple[int, ...]:
-    """Return the greedy tokens that transformers' `generate` appends."""
     given = {"do_sample": False, "max_new_tokens": NUM_TOKENS, "eos_token_id": None, **options}
     num_given = inputs["input_ids"].shape[1]
     return tuple(model.hf.generate(**inputs, **given)[0, num_given:].tolist())
@@ -60,7 +57,6 @@ def looped(
 @pytest.mark.parametrize("prompt", [CACHED, LONG])
 @pytest.mark.parametrize("family", usual_families())
 def test_own_loops_give_the_engines_answer(family: str, prompt: str) -> None:
-    """For every family, `generate` and a forward loop over linked inputs give the answer of the engine."""
     engine = engine_of(family)
     expected = engine.generate(prompt, do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=[]).token_ids
 
@@ -139,14 +135,6 @@ def test_what_cannot_be_right_is_refused() -> None:
     assert looped(engine.model, inputs, 4) == expected
 
 
-def test_another_model_cannot_continue() -> None:
-    """Another model, also one with the same weights, refuses the cache."""
-    engine, other = engine_of("llama", "fixed"), random_model("llama", torch.float64)
-    for prompt in (PROMPT, '<prompt schema="travel"><plan days="nine days"/>?</prompt>'):
-        with pytest.raises(InvalidValue, match=r"belongs to engine\.model\.hf"):
-            other.generate(**engine.link(prompt), do_sample=False, max_new_tokens=2, eos_token_id=None)
-
-
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows(family: str) -> None:
     """Under sliding windows, a prompt is linked if its last window of tokens has no gap; others are refused."""
@@ -162,18 +150,6 @@ def test_windows(family: str) -> None:
         UnsupportedModel, match=r"sliding windows of 12 positions, .* no token between positions \d+ and"
     ):
         engine.link(near)
-
-
-def test_linked_inputs_are_those_of_transformers() -> None:
-    """The whole prompt, a mask of ones over it, and a cache that counts all tokens but the last."""
-    engine = engine_of("llama")
-    plan = engine.plan(PROMPT)
-    inputs = engine.link(PROMPT)
-    assert list(inputs) == ["input_ids", "attention_mask", "past_key_values"]
-    assert inputs["input_ids"].tolist() == [[*plan.tokens.used_ids]]
-    assert inputs["attention_mask"].tolist() == [[1] * plan.stop]
-    assert inputs["past_key_values"].get_seq_length() == plan.stop - 1
-    assert isinstance(inputs["past_key_values"], DynamicCache)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -197,17 +173,11 @@ def test_a_failed_pass_leaves_the_cache_as_it_was() -> None:
     expected = engine.generate(PROMPT, do_sample=False, max_new_tokens=4, eos_token_id=[]).token_ids
     inputs = engine.link(PROMPT)
 
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad(), pytest.raises(InvalidValue, match="autocast"):
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.no_grad(),
+        pytest.raises(InvalidValue, match="enabled=False"),
+    ):
         engine.model.hf(**inputs)
 
     assert looped(engine.model, inputs, 4) == expected
-
-
-def test_a_prompt_without_room_is_refused() -> None:
-    """A prompt that fills the context is refused."""
-    small = Engine(random_model("gpt2", torch.float64), ByteTokenizer(), context_length=200)
-    small.add_schema(SCHEMA)
-    full = f'<prompt schema="travel">{"x" * 200}</prompt>'
-
-    with pytest.raises(ContextLengthExceeded):
-        small.link(full)

@@ -25,7 +25,7 @@ from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model, usual_families
-from tests.planted.targets import module_of
+from tests.planted.registry import module_of
 
 TOLERANCE = 1e-9
 ENGINE = Engine(tiny_model(), ByteTokenizer())
@@ -51,7 +51,6 @@ def padded(rows: Sequence[Sequence[int]], left: Sequence[bool]) -> tuple[torch.T
 
 
 def check(prefixes: PrefixCache, rows: Sequence[tuple[int, ...]], left: Sequence[bool], model: Model) -> None:
-    """Check the logits of one batch, and keep its KV."""
     ids, mask = padded(rows, left)
     before = ids.clone(), mask.clone()
     hit = prefixes.get(ids, mask)
@@ -79,13 +78,11 @@ def texts(draw: random.Random) -> Callable[[], tuple[int, ...]]:
 
 
 def serving(model: Model, num_tokens: int) -> Any:
-    """Return an engine whose memory has room for this many tokens."""
     memory = Store(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
     return SimpleNamespace(model=model, store=memory)
 
 
 def run_example(seed: int) -> None:
-    """Several batches on one cache of a random size."""
     draw = random.Random(seed)
     num_tokens = draw.choice([1, 63, 64, 128, 200, 400, 5_000])
     prefixes = PrefixCache(serving(ENGINE.model, num_tokens))
@@ -123,15 +120,12 @@ def wrong_key(patch: pytest.MonkeyPatch) -> None:
     history = module_of("promptcache.rows.history")
     original = history.num_shared
     patch.setattr(
-        history,
-        "num_shared",
-        lambda known, wanted: min(original(known, wanted) + 1, len(known), len(wanted)),
+        history, "num_shared", lambda known, wanted: min(original(known, wanted) + 1, len(known), len(wanted))
     )
 
 
 @pytest.mark.parametrize("plant", [late_positions, wrong_key])
 def test_planted_faults_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The law fails if a position or a key is wrong."""
     plant(monkeypatch)
 
     def examples() -> None:
@@ -282,6 +276,8 @@ def test_hits_are_of_one_cache_and_one_pass() -> None:
     hit, other = first.get(ids), first.get(ids)
     with pytest.raises(InvalidValue, match="not the output"):
         first.update(hit, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(InvalidValue, match=r"torch.autocast\('cpu'"):
+        ENGINE.model.hf(**hit.inputs)
     out = ENGINE.model.hf(**hit.inputs)
 
     with pytest.raises(InvalidValue, match="another PrefixCache"):
@@ -313,7 +309,6 @@ def test_another_model_is_refused(is_of_engine: bool) -> None:
 
 
 def test_gradients_do_not_reach_the_cache() -> None:
-    """A loop that forgets `no_grad` stores plain tensors."""
     prefixes = PrefixCache(ENGINE)
     row = tuple(range(5, 80))
     with torch.enable_grad():
@@ -342,7 +337,6 @@ def test_hits_are_freed_without_the_garbage_collector() -> None:
 
 
 def test_threads_share_a_cache() -> None:
-    """Threads that get and update at once get the logits of no cache."""
     prefixes = PrefixCache(serving(ENGINE.model, 400))
 
     def work(seed: int) -> None:
