@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -247,6 +249,13 @@ def taken(path: Path) -> Iterator[str]:
     for node in parsed(path):
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_layout_loads_no_heavy_library() -> None:
+    """Importing promptcache.layout loads neither torch nor transformers nor numpy."""
+    code = "import sys, promptcache.layout; sys.exit(bool({'torch', 'transformers', 'numpy'} & {*sys.modules}))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_public_names_are_there() -> None:

@@ -13,7 +13,7 @@ from promptcache.answers.token_grammars import token_grammars
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.structured import CallSplit, ToolCalls, parse_calls, read_tools
 from promptcache.tokenizer import Before, HubTokenizer, Markup
-from tests.tokenizer.with_controls import with_controls
+from tests.tokenizer.small_tokenizers import with_controls
 
 _BEFORE = (
     "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{% if m.role != 'assistant' %}"
@@ -104,13 +104,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [("weather", {"city": 'São, "x" [y]',
 
 
 def tokenizer_of(calls: str, controls: Sequence[str], think: str = "") -> HubTokenizer:
-    """Return a tokenizer whose chat template writes calls so."""
     template = _BEFORE.replace("THINK", think) + calls + _AFTER
     return with_controls(template, ("<|user|>", "<|model|>", "<|end|>", *controls), eos="<|end|>")
 
 
 def written(tokenizer: HubTokenizer, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """Return what the template writes for an answer that is these calls."""
     made = [
         {"type": "function", "id": "call00000", "function": {"name": name, "arguments": arguments}}
         for name, arguments in calls

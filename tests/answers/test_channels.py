@@ -1,11 +1,11 @@
-"""The channels of answers: the final one is the text, calls are calls, and the others are reasoning."""
+"""The reasoning of answers, and their channels: the final one is the text, calls are calls, and the others are reasoning."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from promptcache.answers import AnswerReader, has_channels
@@ -14,7 +14,7 @@ from promptcache.answers.token_grammars import token_grammars
 from promptcache.structured import Choice
 from promptcache.tokenizer import Before, HubTokenizer, Markup
 from tests.answers.test_call_style import TOOLS
-from tests.tokenizer.with_controls import with_controls
+from tests.tokenizer.small_tokenizers import with_controls
 
 MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>")
 HARMONY = (
@@ -36,7 +36,6 @@ CALL = '{"city": "Oslo"}'
 
 
 def harmony() -> HubTokenizer:
-    """Return a tokenizer with the channels of gpt-oss."""
     return with_controls(HARMONY, MARKS, eos="<|return|>")
 
 
@@ -85,7 +84,6 @@ _PIECES = st.sampled_from([*MARKS[:4], "analysis", "final", "assistant", " to=fu
 @pytest.mark.law
 @given(pieces=st.lists(_PIECES, max_size=12))
 def test_pieces_add_up_to_the_whole(pieces: list[str]) -> None:
-    """Pieces of any size give what the whole text gives."""
     split = READER.split()
     found = [*map(split.add, "".join(pieces)), split.rest()]
     parts = READER.parts("".join(pieces))
@@ -113,11 +111,7 @@ def test_a_format_is_that_of_the_final_channel(before: str) -> None:
     """An answer with a format has it in the final channel, behind reasoning or without it."""
     tokenizer = harmony()
     matcher = token_grammars(tokenizer, 1 + max(tokenizer.control_ids)).matcher(
-        Choice(["yes"]),
-        tokenizer.eos_ids,
-        tokenizer.reasoning_tags,
-        is_open=False,
-        before=tokenizer.answer_start,
+        Choice(["yes"]), tokenizer.eos_ids, tokenizer.reasoning_tags, is_open=False, before=tokenizer.answer_start
     )
     (token_ids,) = tokenizer.tokenize_parts([Markup(f"{before}{FINAL}yes<|return|>")], Before.CONTROL)
     for token_id in token_ids:
@@ -159,8 +153,57 @@ def test_special_tokens_around_reasoning(before: str, after: str, marks: tuple[s
 
 
 def test_other_special_tokens_are_in_the_text() -> None:
-    """A special token that separates texts is never dropped."""
     template = _TALK.replace("BEFORE", "").replace("AFTER", "")
     tokenizer = with_controls(template, ("<|user|>", "<|model|>", "<|end|>", "<|note|>"), eos="<|end|>")
     (token_ids,) = tokenizer.tokenize_parts([Markup("A<|note|>B<|end|>")], Before.CONTROL)
     assert tokenizer.decode(token_ids) == "A<|note|>B"
+
+
+TAGS = ("<think>", "</think>")
+TEXTS = st.text(alphabet="ab <>/think\n", max_size=12).filter(lambda text: not any(tag in text for tag in TAGS))
+PARTS = st.lists(st.sampled_from([*TAGS, "<", "</", "<think", "</think", " ", "\n", "a", "bc"]), max_size=10)
+
+
+def split_answer(text: str, tags: tuple[str, str] | None, *, is_open: bool) -> tuple[str | None, str]:
+    """Return the reasoning and the text of a whole answer."""
+    parts = AnswerReader(reasoning_tags=tags, reasoning_is_open=is_open).parts(text)
+    return parts.reasoning, parts.text
+
+
+@given(reasoning=TEXTS, answer=TEXTS, is_open=st.booleans(), around=st.sampled_from(["", "\n", "\n\n", " "]))
+def test_text_between_tags_is_reasoning(reasoning: str, answer: str, is_open: bool, around: str) -> None:
+    """The text between the tags is the reasoning, and what follows is the answer, without white space between."""
+    said = f"{around if is_open else TAGS[0]}{around}{reasoning}{around}{TAGS[1]}{around}{answer}"
+    assume(TAGS[1] not in f"{reasoning}{around}{TAGS[1]}"[:-1])
+    assert split_answer(said, TAGS, is_open=is_open) == (reasoning.strip(), answer.lstrip())
+
+
+@given(parts=PARTS, is_open=st.booleans())
+def test_pieces_of_reasoning_add_up_to_the_whole(parts: list[str], is_open: bool) -> None:
+    split = AnswerReader(reasoning_tags=TAGS, reasoning_is_open=is_open).split()
+    found = [*map(split.add, parts), split.rest()]
+
+    reasoning, answer = split_answer("".join(parts), TAGS, is_open=is_open)
+    assert "".join(each.answer for each in found) == answer
+    assert ("".join(each.reasoning for each in found) if split.has_reasoning else None) == reasoning
+
+
+@given(text=TEXTS)
+def test_text_without_tags_is_the_answer(text: str) -> None:
+    assert split_answer(text, TAGS, is_open=False) == (None, text)
+    assert split_answer(text, None, is_open=True) == (None, text)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_open", "expected"),
+    [
+        ("Because.", True, ("Because.", "")),
+        ("<think>Because.", False, ("Because.", "")),
+        ("<think>\n\n</think>\n\nYes.", False, ("", "Yes.")),
+        ("Yes.</think>No.", False, (None, "Yes.</think>No.")),
+        ("\n<think>a</think>b<think>c</think>", False, ("a", "b<think>c</think>")),
+    ],
+)
+def test_blocks(said: str, is_open: bool, expected: tuple[str | None, str]) -> None:
+    """An answer that is cut off is reasoning only; a block in the middle is part of the answer."""
+    assert split_answer(said, TAGS, is_open=is_open) == expected

@@ -28,7 +28,6 @@ _DRAWN = st.lists(st.sampled_from((*_BYTES, _LETTER, _LETTER, _CONTROL)), max_si
 
 
 def _token_ids(name: str, drawn: Sequence[int]) -> list[int]:
-    """Return the tokens of bytes, a letter and a control token."""
     tokenizer = _TOKENIZERS[name]
     (letter,) = tokenizer.tokenize("ab")[-1:]
     control = min(tokenizer.control_ids)

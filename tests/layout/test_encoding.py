@@ -35,7 +35,6 @@ def encodings(draw: st.DrawFn, depth: int = 2) -> Encoding:
 
 @st.composite
 def parts(draw: st.DrawFn, depth: int = 2) -> KVPart:
-    """Parts of such encodings."""
     encoding = draw(encodings(depth))
     stop = draw(st.integers(1, encoding.num_tokens))
     return KVPart(encoding, draw(st.integers(0, stop - 1)), stop, draw(NUMBERS))
@@ -92,7 +91,6 @@ def extended(part: KVPart, more: list[int]) -> Encoding:
 
 
 def swapped(context: tuple[KVPart, ...], at: int, part: KVPart) -> tuple[KVPart, ...]:
-    """A context with another part in one place."""
     return (*context[:at], part, *context[at + 1 :])
 
 
@@ -103,7 +101,6 @@ def content(encoding: Encoding, stop: int | None = None) -> Hashable:
 
 
 def part_content(part: KVPart) -> Hashable:
-    """Everything that the KV of a part depends on."""
     return content(part.encoding, part.stop), part.start, part.shift
 
 
@@ -111,10 +108,7 @@ def part_content(part: KVPart) -> Hashable:
 @settings(max_examples=law_examples(4))
 @given(data=st.data(), one=encodings())
 def test_digests_are_equal_when_everything_is(data: st.DataObject, one: Encoding) -> None:
-    """Two encodings have one digest exactly if codec, tokens, positions and context are the same, however deep.
-
-    Equality and hash go by the digest.
-    """
+    """Encodings have one digest, and are equal, exactly if codec, tokens, positions and context are, however deep."""
     other = data.draw(like(one))
 
     assert (one.digest == other.digest) == (content(one) == content(other)) == (one == other)
@@ -134,7 +128,6 @@ def test_digests_of_parts_are_equal_when_their_kv_is(data: st.DataObject, one: K
 
 
 def test_the_digest_is_that_of_the_specification() -> None:
-    """docs/store-format.md states the digested bytes exactly."""
     first = Encoding(token_ids=(1, 2), position_ids=(0, 1))
     made = Encoding(
         token_ids=(2**40, 7),

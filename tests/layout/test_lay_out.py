@@ -2,75 +2,60 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError, Severity
 from promptcache.language import Placement, check_schema, parse_schema
-from promptcache.layout import check_length, lay_out, run_variants
+from promptcache.layout import VariantKind, check_length, lay_out, run_variants, scaffolds_in_use
+from tests import strategies
+from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read
 
-
-def test_text_longer_than_its_reserve_is_a_warning():
-    """Text may exceed its module's reserve; the warning has both numbers."""
-    layout = layout_of('<schema name="s"><module name="a" reserve="3">12345</module></schema>')
-
-    (warning,) = layout.warnings
-    assert warning.code == "PC505"
-    assert "5 positions" in warning.message
-    assert "reserves 3" in warning.message
+SCAFFOLD = '<parameter name="p" length="3" scaffold="12345" default="6"/>'
+CHOICE = 'Is <parameter name="p" length="3" type="choice" choices="abc|abcdef"/>'
+LONG_CHOICE = r"'abcdef' of parameter 'p' is 7 tokens with the space before it, its slot holds 4: length="
 
 
-@pytest.mark.parametrize("kind", ["default", "placeholder"])
-def test_a_filler_longer_than_its_slot_is_an_error(kind):
-    """A default or placeholder with more tokens than the slot is refused, with both numbers and the place."""
-    with pytest.raises(SchemaError) as caught:
-        layout_of(f'<schema name="s">\n<parameter name="p" length="3" {kind}="12345"/></schema>')
+@pytest.mark.parametrize(
+    ("inside", "code", "column", "message"),
+    [
+        ('<parameter name="p" length="3" default="12345"/>', "PC502", None, "the default of parameter 'p' is 5 tokens, its slot holds 3"),
+        ('<parameter name="p" length="3" placeholder="12345"/>', "PC502", None, "the placeholder of parameter 'p' is 5 tokens, its"),
+        ('<parameter name="p" length="1" scaffold="ab" default="ab"/>', "PC502", None, "the default of parameter 'p' is 2 tokens"),
+        ('<module name="a" reserve="3">12345</module>', "PC505", None, "5 positions.*reserves 3"),
+        (SCAFFOLD, "PC511", 42, "is 5 tokens, its slot holds 3"),
+        (CHOICE, "PC516", 58, LONG_CHOICE),
+    ],
+)  # fmt: skip
+def test_what_is_longer_than_its_room_is_told(inside, code, column, message):
+    """A filler is refused. A placeholder of the paper, a choice, and text beyond its reserve have a warning at their place."""
+    try:
+        diagnostics = layout_of(f'<schema name="s">\n{inside}</schema>').warnings
+    except SchemaError as error:
+        diagnostics = error.diagnostics
+    (found,) = (each for each in diagnostics if each.code == code)
 
-    (fault,) = caught.value.diagnostics
-    assert (fault.code, fault.span.line) == ("PC502", 2)
-    assert f"the {kind} of parameter 'p' is 5 tokens, its slot holds 3" in fault.message
-
-
-def test_a_choice_longer_than_its_slot_is_a_warning():
-    """A choice that no prompt can give is reported at the choices, with both numbers and the length it needs."""
-    layout = layout_of(
-        '<schema name="s">\nIs <parameter name="p" length="3" type="choice" choices="abc|abcdef"/></schema>'
-    )
-
-    (warning,) = layout.warnings
-    assert (warning.code, warning.severity) == ("PC516", Severity.WARNING)
-    assert (warning.span.line, warning.span.column) == (2, 58)
-    assert (
-        "'abcdef' of parameter 'p' is 7 tokens with the space before it, its slot holds 4: length=" in warning.message
-    )
-    assert warning.help == 'write length="6" or shorten the choice'
+    assert (found.severity is Severity.WARNING) is (code != "PC502")
+    assert (found.span.line, column) == (2, column and found.span.column)
+    assert re.search(message, found.message)
+    assert code != "PC516" or found.help == 'write length="6" or shorten the choice'
 
 
 def test_a_placeholder_of_the_paper_is_cut_to_its_slot():
-    """A placeholder written as `scaffold` that is too long is cut, and a warning at the value says so."""
-    layout = layout_of('<schema name="s">\n<parameter name="p" length="3" scaffold="12345" default="6"/></schema>')
+    (slot,) = layout_of(f'<schema name="s">{SCAFFOLD}</schema>').runs[-1].slots
 
-    (slot,) = layout.runs[-1].slots
-    (warning,) = layout.warnings
     assert (slot.token_ids, slot.default_ids) == (ByteTokenizer().tokenize("123"), ByteTokenizer().tokenize("6"))
-    assert (warning.code, warning.severity) == ("PC511", Severity.WARNING)
-    assert (warning.span.line, warning.span.column) == (2, 42)
-    assert "is 5 tokens, its slot holds 3" in warning.message
     assert layout_of('<schema name="s"><parameter name="p" length="5" scaffold="12345"/></schema>').warnings == ()
 
 
-def test_the_default_of_the_paper_has_to_fit():
-    """Only placeholders are cut: a default that is too long is an error beside one."""
-    with pytest.raises(SchemaError, match="the default of parameter 'p' is 2 tokens"):
-        layout_of('<schema name="s"><parameter name="p" length="1" scaffold="ab" default="ab"/></schema>')
-
-
 def test_faults_of_a_file_are_told_once():
-    """A fault in a file that is included twice is reported once."""
     file = '<schema name="f"><module name="m"><parameter name="p" length="1" default="ab"/></module></schema>'
     twice = '<schema name="s"><module name="a"><include href="f.xml"/></module>'
     twice += '<module name="b"><include href="f.xml"/></module></schema>'
@@ -80,7 +65,6 @@ def test_faults_of_a_file_are_told_once():
 
 
 def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
-    """A schema that needs more positions than the model has is an error."""
     closed = layout_of(
         '<schema name="s" context="guaranteed"><module name="a" reserve="9">123</module><module name="b">45</module></schema>'
     )
@@ -94,7 +78,6 @@ def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
 
 @pytest.mark.slow
 def test_ten_thousand_modules_take_ten_times_as_long_as_a_thousand():
-    """The time of a layout grows with the schema, not with its square."""
     seconds = []
     for count in (1_000, 10_000):
         schema = read(
@@ -105,3 +88,55 @@ def test_ten_thousand_modules_take_ten_times_as_long_as_a_thousand():
         seconds.append(time.process_time() - start)
 
     assert seconds[1] < 30 * seconds[0]
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_every_cached_run_with_tokens_has_a_plain_variant(schema, tokenizer):
+    """Exactly the cached runs with text or filler have a plain variant, which holds just that; if fixed, at its places."""
+    layout = lay_out(replace(schema, positions=None), tokenizer, placement=Placement.FIXED)
+    plain = {variant.run: variant.encoding for variant in run_variants(layout) if variant.kind is VariantKind.PLAIN}
+
+    for run in layout.runs:
+        tokens = {
+            piece.start + place: token_id for piece in run.pieces for place, token_id in enumerate(piece.token_ids)
+        }
+        if run.cached and tokens:
+            assert dict(zip(plain[run.index].position_ids, plain[run.index].token_ids, strict=True)) == tokens
+        else:
+            assert run.index not in plain
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas(), codec=st.sampled_from(["full", "int8"]), tokenizer=strategies.TOKENIZERS)
+def test_no_variant_is_made_twice(schema, codec, tokenizer):
+    """No two variants of a run see the same at the same distances, and one codec is used for all, contexts included."""
+    variants = run_variants(lay_out(schema, tokenizer), codec)
+    encodings = [variant.encoding for variant in variants]
+
+    assert len({(variant.run, variant.encoding) for variant in variants}) == len(variants)
+    assert {each.codec for encoding in encodings for each in (encoding, *(p.encoding for p in encoding.context))} <= {
+        codec
+    }
+
+
+TWO = read(
+    '<schema name="s"><module name="a">a</module><module name="b">b</module><module name="c">c</module>'
+    '<scaffold name="f" modules="a b"/><scaffold name="g" modules="b c"/></schema>'
+)
+
+
+def test_the_first_declared_scaffold_takes_its_members():
+    assert scaffolds_in_use(TWO.scaffolds, ("a", "b", "c")) == {"a": "f", "b": "f"}
+
+
+def test_a_scaffold_is_not_used_in_part():
+    """A scaffold whose guaranteed descendants an earlier one has taken is not used at all."""
+    schema = read(
+        '<schema name="s"><module name="a">a<module name="k" required="true">k</module></module><module name="b">b</module>'
+        '<module name="c">c</module><scaffold name="f" modules="a/k b"/><scaffold name="g" modules="a c"/></schema>'
+    )
+
+    assert scaffolds_in_use(schema.scaffolds, ("a", "a/k", "b", "c")) == {"a/k": "f", "b": "f"}

@@ -74,10 +74,7 @@ BYTE_LEVEL, LLAMA_LIKE, UNIGRAM = (HubTokenizer.from_parts(each(), {}) for each 
 @settings(max_examples=law_examples(0.2))
 @given(data=st.data(), schema=strategies.schemas())
 def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
-    """Moved spaces and repaired tokens change no character: the text is that of the schema with its slots filled.
-
-    Text that continues it follows its separator. The texts of the parts are the same text.
-    """
+    """Moved spaces and repaired tokens change no character, in the whole text and in its parts."""
     selection = data.draw(strategies.prompts(schema))
     layout = lay_out(schema, tokenizer)
     plan = make_plan(selection, layout, run_variants(layout), tokenizer, Repair.parse(repair))
@@ -109,7 +106,6 @@ def test_what_is_behind_a_union_is_behind_its_text() -> None:
 
 
 def test_parts_say_where_they_come_from() -> None:
-    """Every part names its module, and a new part its origin and parameter."""
     made = rendered('<a days="3"/><b/><user>Hi</user>')
 
     assert [(text, piece.module, piece.origin, piece.parameter) for piece, text in made[2:]] == [

@@ -11,8 +11,7 @@ from promptcache import Engine
 from promptcache.diagnostics import InvalidValue, UnknownSchema
 from promptcache.model import function_schema
 from promptcache.retrieval import Documents, document_name, tool_member
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import engine_of
 
 SCHEMA = """<schema name="kb"><system>Notes:
 <collection name="docs" max="3"><module name="gate">The gate is blue.</module></collection></system>{}</schema>"""
@@ -20,9 +19,7 @@ OPEN = SCHEMA.format("<user>Question:</user>")
 
 
 def engine(schema: str = SCHEMA.format("")) -> Engine:
-    made = Engine(tiny_model(), ByteTokenizer())
-    made.add_schema(schema)
-    return made
+    return engine_of(schema=schema)
 
 
 def test_a_document_is_encoded_once() -> None:

@@ -29,23 +29,17 @@ GRAMMARS = TokenGrammars([*(bytes([each]) for each in range(256)), b""], lambda 
 
 
 class Person(BaseModel):
-    """A model of pydantic."""
-
     name: str
     age: int
 
 
 @dataclass
 class Point:
-    """A dataclass."""
-
     x: int
     y: int = 0
 
 
 class Colour(enum.StrEnum):
-    """An enumeration."""
-
     RED = "red"
     BLUE = "blue"
 
@@ -59,8 +53,6 @@ class Upload(BaseModel):
 
 
 class Pair(TypedDict):
-    """A dictionary with known keys."""
-
     left: int
 
 
@@ -161,7 +153,6 @@ def test_another_text_is_refused(output: Any, text: str) -> None:
     ],
 )
 def test_a_text_without_the_format_has_no_value(output: Any, text: str, message: str) -> None:
-    """`parse` refuses it, with the reason."""
     with pytest.raises(InvalidOutput, match=message):
         read_output(output).parse(text)
 
@@ -226,13 +217,11 @@ def test_a_format_that_is_not_possible_is_refused_by_name(output: Any, message: 
     ],
 )
 def test_wrong_arguments_of_formats_are_refused(make: Any, message: str) -> None:
-    """Formats check their arguments when they are made."""
     with pytest.raises(InvalidGeneration, match=message):
         make()
 
 
 def deep(depth: int) -> str:
-    """Return a JSON schema of nested arrays."""
     return '{"type": "array", "items":' * depth + "{}" + "}" * depth
 
 
@@ -288,29 +277,6 @@ def test_reasoning_before_the_answer_is_free(text: str, is_open: bool, expected:
     assert accepts(Choice(["yes"]), text, TAGS, is_open=is_open) is expected
 
 
-def test_a_format_needs_an_end_token() -> None:
-    """Without an end token an answer of a format could not end."""
-    with pytest.raises(InvalidGeneration, match="needs an end token"):
-        GRAMMARS.matcher(Choice(["a"]), [], None, is_open=False)
-
-
-def test_an_end_token_is_no_text() -> None:
-    """A token that ends answers is allowed where the answer is complete, and nowhere else."""
-    matcher = GRAMMARS.matcher(Regex("ab?b"), [ord("b")], None, is_open=False)
-    assert matcher.add(ord("a"))
-    with pytest.raises(InvalidGeneration, match="allows no further token"):
-        matcher.mask()
-
-
-def test_checking_needs_no_tokenizer() -> None:
-    """`check_format` refuses what a matcher refuses."""
-    check_format(Choice(["a"]))
-    strin = read_output({"type": "strin"})
-    for check in (check_format, lambda output: output.accepts("a")):
-        with pytest.raises(InvalidGeneration, match="Invalid type"):
-            check(strin)
-
-
 def test_answers_share_states_and_never_use_them_up() -> None:
     """A format whose answers have reached the limit of its states is compiled again for the next answer."""
     output = Regex("(.|\n)*a(.|\n){2000}b(.|\n)*c(.|\n){300}")
@@ -344,7 +310,6 @@ def test_a_mask_tokenizes_little_of_a_text_that_has_to_come() -> None:
 
 
 def grammar(size: int, number: int) -> str:
-    """Return a grammar of about `size` characters."""
     return json.dumps({"grammars": [{"lark_grammar": f'start: "{number}{"a" * size}"'}]})
 
 

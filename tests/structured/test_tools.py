@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from promptcache.structured import (
     JSONSchema,
     OutputFormat,
     Regex,
-    Tool,
     ToolCall,
     ToolCalls,
     check_format,
@@ -36,7 +36,6 @@ MISTRAL = CallStyle(head='[{"name": "', joint='}, {"name": "', tail="}]")
 
 
 def tool(name: str, **properties: str) -> dict[str, Any]:
-    """Return the definition of a tool whose arguments have these types."""
     schema = {
         "type": "object",
         "properties": {each: {"type": kind} for each, kind in properties.items()},
@@ -146,7 +145,6 @@ def test_a_tool_with_parameters_that_are_not_possible_is_named() -> None:
 
 
 def test_one_forced_call() -> None:
-    """Without parallel calls there is one."""
     two = '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"x": true}}]'
     assert not accepts(ToolCalls(TOOLS, MISTRAL, several=False), two)
     with pytest.raises(InvalidOutput, match="is no call of a tool"):
@@ -154,7 +152,6 @@ def test_one_forced_call() -> None:
 
 
 def xml(name: str, **arguments: str) -> str:
-    """Return a call as Qwen3-Coder writes it."""
     written = "".join(f"<parameter={each}>\n{value}\n</parameter>\n" for each, value in arguments.items())
     return f"<tool_call>\n<function={name}>\n{written}</function>\n</tool_call>"
 
@@ -234,7 +231,6 @@ PERSON = JSONSchema('{"type": "object", "properties": {"name": {"enum": ["f", "A
     ],
 )
 def test_calls_or_text(text: str, expected: Any) -> None:
-    """An answer is calls, or text of the format, and nothing else."""
     output = CallsOrText(ToolCalls(TOOLS, HERMES), PERSON)
     assert accepts(output, text) is (expected is not None)
     if expected is not None:
@@ -277,12 +273,80 @@ def test_calls_and_text_begin_with_different_characters(style: CallStyle, output
     ],
 )
 def test_wrong_tools_are_refused(tools: Any, message: str) -> None:
-    """The error names the place."""
     with pytest.raises(InvalidValue, match=message):
         read_tools(tools)
 
 
-def test_tools_keep_their_definition() -> None:
-    """Templates get what the caller gave."""
-    assert [each.definition for each in TOOLS][:1] == [tool("f", a="integer")]
-    assert isinstance(TOOLS[0], Tool)
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        ({"type": "string"}, "7", "7"),
+        ({"type": "integer"}, "7", 7),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "7", "7"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"type": ["string", "null"]}, "true", "true"),
+        ({"type": ["integer", "string"]}, "7", 7),
+        ({"type": ["integer", "string"]}, "seven", "seven"),
+        ({"$ref": "#/$defs/name"}, "7", "7"),
+        ({"anyOf": [{"$ref": "#/$defs/name"}, {"type": "null"}]}, "[1]", "[1]"),
+        ({"allOf": [{"$ref": "#/$defs/name"}]}, "7", "7"),
+        ({"$ref": "#/$defs/itself"}, "7", 7),
+        ({"enum": ["7", 8]}, "7", "7"),
+        ({"enum": ["7", 8]}, "8", 8),
+        ({"type": "number"}, "NaN", None),
+        ({}, "7", 7),
+        ({}, "seven", "seven"),
+        ({"type": "boolean"}, "True", True),
+    ],
+)
+def test_arguments_without_quotes_have_the_type_of_their_schema(schema: Any, text: str, expected: Any) -> None:
+    """References, `anyOf` and lists of types say whether a text is JSON."""
+    defs = {"name": {"type": "string"}, "itself": {"$ref": "#/$defs/itself"}}
+    parameters = {"type": "object", "properties": {"x": schema}, "$defs": defs}
+    tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    _, (call,) = parse_calls(xml("f", x=text), ["f"], replace(XML, tools=tools))
+    assert json.loads(call.arguments) == {"x": expected}
+
+
+_KEYS = (
+    "name",
+    "arguments",
+    "parameters",
+    "function",
+    "properties",
+    "required",
+    "type",
+    "anyOf",
+    "allOf",
+    "enum",
+    "$ref",
+)
+_VALUES = st.recursive(
+    st.sampled_from([None, True, 7, "f", "string", "{}", "#/properties"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.law
+@given(value=_VALUES, style=st.sampled_from([HERMES, LLAMA]), is_tagged=st.booleans())
+def test_json_is_calls_or_text(value: Any, style: CallStyle, is_tagged: bool) -> None:
+    """Whatever JSON a model writes, the answer has calls, or it is text as it stands; a stream of it agrees."""
+    text = f"<tool_call>{json.dumps(value)}</tool_call>" if is_tagged else json.dumps(value)
+    content, calls = parse_calls(text, frozenset({"f"}), style)
+    assert {each.name for each in calls} <= {"f"}
+    assert all(isinstance(json.loads(each.arguments), dict) for each in calls)
+    assert calls or content == text
+    split = CallSplit(frozenset({"f"}), style)
+    assert (split.add(text) + split.rest(), split.calls) == (content, calls)
+
+
+@pytest.mark.law
+@given(schema=_VALUES, parameters=st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=3))
+def test_any_schema_leaves_arguments_readable(schema: Any, parameters: dict[str, Any]) -> None:
+    """Keywords of a schema with values that JSON Schema does not have say nothing about arguments."""
+    own = {"properties": {"x": schema}, **parameters}
+    tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": own}}])
+    _, (call,) = parse_calls(xml("f", x="7"), frozenset({"f"}), replace(XML, tools=tools))
+    assert json.loads(call.arguments)["x"] in (7, "7")
+    assert ToolCalls(tools, replace(XML, tools=tools)).grammar

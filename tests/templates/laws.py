@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import pytest
+from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import CHAT_SCHEMA, Prompt
 from promptcache.layout import Plan
 from promptcache.planning.turns import ChatPrompt, ChatTurn
 from tests.templates.kinds import MARKERS
-from tests.templates.strategies import Answered, Split, Written, checked, exact
-from tests.templates.subjects import Chat, Subject, ids_of, messages
+from tests.templates.strategies import Answered, Split, Written, answers, chats, checked, drafts, exact, splits, texts
+from tests.templates.subjects import REASONING, Chat, Subject, frozen_date, ids_of, messages
 
 NONE: Mapping[str, Any] = {}
 
@@ -179,3 +180,31 @@ def _without_forms(text: str) -> str:
     for form in sorted((*MARKERS, "<s>", "</s>"), key=len, reverse=True):
         text = text.replace(form, "dog")
     return text
+
+
+CONVERSATIONS, CONTROLS, SCHEMAS = "conversations", "control tokens", "schemas"
+DIFFERENCES, ANSWERS, TEXTS = "differences", "answers", "texts"
+Law: TypeAlias = Callable[[Subject, Any, Mapping[str, Any]], None]
+"""Checks what is drawn for a subject, with options of its template."""
+
+
+def _frozen(law: Law) -> Law:
+    def check(subject: Subject, drawn: Any, options: Mapping[str, Any]) -> None:
+        with frozen_date():
+            law(subject, drawn, options)
+
+    return check
+
+
+LAWS: Mapping[str, tuple[st.SearchStrategy[Any], Law]] = {
+    CONVERSATIONS: (
+        st.tuples(chats(), st.sampled_from(("", "", REASONING))),
+        lambda subject, drawn, options: conversation_is_the_templates(subject, drawn[0], options, drawn[1]),
+    ),
+    CONTROLS: (chats(forged=True), lambda subject, chat, _: texts_stay_texts(subject, chat)),
+    SCHEMAS: (splits(), _frozen(schema_has_the_tokens)),
+    DIFFERENCES: (drafts().map(Written), _frozen(differences_are_told)),
+    ANSWERS: (answers(), lambda subject, answered, _: answers_keep_their_tokens(subject, answered)),
+    TEXTS: (texts(), lambda subject, text, _: text_has_the_tokens(subject, text)),
+}
+"""What each law is about."""

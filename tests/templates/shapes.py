@@ -17,15 +17,7 @@ from tests.tokenizer.chat_templates import read_templates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A chat template.
-
-    Attributes:
-        source: The template.
-        habit: A text of `source`, and its replacement in a template without the habit.
-        options: Variables of the template that a request may set.
-        tokens: Special tokens of the model, if they are not `<s>` and `</s>`.
-        in_parts: Whether the template takes contents in parts only.
-    """
+    """A chat template with a habit, options that a request may set, and special tokens besides `<s>` and `</s>`."""
 
     source: str
     habit: tuple[str, str]

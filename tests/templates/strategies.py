@@ -30,7 +30,6 @@ def texts(*, forged: bool = False) -> st.SearchStrategy[str]:
 
 
 def chats(*, forged: bool = False) -> st.SearchStrategy[list[tuple[str, str]]]:
-    """Return a strategy for conversations: most of them alternate, as templates want it."""
     turns = st.lists(texts(forged=forged), min_size=1, max_size=5)
     system = st.lists(texts(forged=forged), max_size=1)
     alternate = st.tuples(system, turns).map(lambda drawn: _alternate(*drawn))
@@ -46,8 +45,6 @@ def _alternate(system: Sequence[str], turns: Sequence[str]) -> list[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A conversation whose first turns are those of a schema."""
-
     schema: CheckedSchema
     chat: list[tuple[str, str]]
     prompt: Prompt
@@ -75,12 +72,10 @@ def _split(chat: list[tuple[str, str]], place: int) -> Split:
 
 
 def exact(text: str) -> str:
-    """Return the XML of a text."""
     return f"<text>{escape(text)}</text>" if text else ""
 
 
 def checked(xml: str) -> CheckedSchema:
-    """Return a schema that adds nothing between its texts."""
     return check_schema(parse_schema(f'<schema name="s" whitespace="preserve" separator="">{xml}</schema>'))
 
 
@@ -95,16 +90,12 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module within a turn."""
-
     is_used: bool
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Two modules, of which the prompt uses at most one."""
-
     used: int | None
     members: tuple[tuple[Part, ...], ...]
 
@@ -133,7 +124,6 @@ class Draft:
 
 
 def drafts() -> st.SearchStrategy[Draft]:
-    """Return a strategy for schemas with modules and slots in their turns, and with optional turns."""
     parts = _parts(st.nothing())
     for _ in range(2):
         inner = parts
@@ -185,7 +175,6 @@ class Written:
         self._add(draft, has_open=has_open)
 
     def _add(self, draft: Draft, *, has_open: bool) -> None:
-        """Add the prompt's own turns."""
         roles = ("assistant", "user") if has_open else ("user", "assistant")
         own = draft.own[1:] if has_open else draft.own
         if has_open:
@@ -213,7 +202,6 @@ class Written:
         return f"<{role}>{''.join(xml for xml, _ in written)}</{role}>"
 
     def _part(self, part: Part, path: str, *, is_used: bool) -> tuple[str, str]:
-        """Return the XML of a part, and its text in the conversation."""
         match part:
             case str():
                 return exact(part), part

@@ -37,14 +37,7 @@ _MAX_POSITIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A template with a tokenizer.
-
-    Attributes:
-        name: Of template and tokenizer.
-        reference: The tokenizer of transformers.
-        tokenizer: Ours.
-        controls: The IDs that no text may have: special tokens, and markers that the template writes.
-    """
+    """A template with a tokenizer of transformers and ours; no text may have the `controls`."""
 
     name: str
     shape: Shape
@@ -63,7 +56,6 @@ class Subject:
         return _applied(self.reference, self.shape, chat, {"return_dict": False, **options}, reasoning)
 
     def planner_of(self, schema: CheckedSchema) -> Planner:
-        """Return a planner for prompts of a schema."""
         catalog = Catalog(None)
         catalog.add(serve_schema(schema, self.tokenizer, _MAX_POSITIONS))
         return Planner(catalog, self.tokenizer, _MAX_POSITIONS, DEFAULT_REPAIR)
@@ -74,7 +66,6 @@ class Subject:
 
 
 def messages(chat: Chat, *, in_parts: bool = False, reasoning: str = "") -> list[dict[str, Any]]:
-    """Return the messages of a conversation; `reasoning` is that of each answer."""
     return [
         {"role": role, "content": [{"type": "text", "text": text}] if in_parts else text}
         | ({"reasoning_content": reasoning} if reasoning and role == "assistant" else {})
@@ -83,23 +74,19 @@ def messages(chat: Chat, *, in_parts: bool = False, reasoning: str = "") -> list
 
 
 def ids_of(plan: Plan) -> list[int]:
-    """Return the token IDs of a plan in the order of their positions."""
     return [token_id for _, token_id in sorted(planned_tokens(plan))]
 
 
 def subjects(kind: str, offset: int = 0, step: int = 1) -> list[Subject]:
-    """Return every template, or every `step`th one, with one tokenizer."""
     return [subject(name, kind) for name in [*SHAPES][offset::step]]
 
 
 @cache
 def subject(name: str, kind: str) -> Subject:
-    """Return a template of `SHAPES` with a tokenizer of `KINDS`."""
     return make_subject(name, kind, SHAPES[name].source)
 
 
 def make_subject(name: str, kind: str, ours: str) -> Subject:
-    """Return a subject whose template is `ours` in this library."""
     shape = SHAPES[name]
     tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", **shape.tokens}
     reference = PreTrainedTokenizerFast(tokenizer_object=Backend.from_str(_rules(kind)), **tokens)

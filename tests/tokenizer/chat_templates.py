@@ -38,7 +38,6 @@ class Case:
 
 
 def read_templates(file: Path) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Yield the titles, fields and templates of a file."""
     for block in re.split("^## ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         title, *lines = block.rstrip("\n").split("\n")
         yield title, dict(line.split(": ", 1) for line in lines[:-1]), lines[-1].replace("\\n", "\n")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from promptcache.demo import MODEL_FOLDER
+from promptcache.tokenizer import HubTokenizer
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -36,10 +41,7 @@ def byte_level() -> str:
 
 
 def llama_like() -> str:
-    """BPE with byte fallback, a prefix space from the normalizer and BOS from the post-processor, as in Llama 2.
-
-    Its merges even build a control token, which those of real models do not.
-    """
+    """BPE with byte fallback, a prefix space and BOS, as in Llama 2; its merges even build a control token."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     letters = {character for line in CORPUS for character in line.replace(" ", "▁") if character != "\n"}
     merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("o", "x"), ("▁", "▁"), ("<", "s"), ("<s", ">")]
@@ -91,5 +93,15 @@ def word_piece() -> str:
 
 
 def edited(tokenizer_json: str, **changes: Any) -> str:
-    """Return the rules with top-level entries replaced."""
     return json.dumps(json.loads(tokenizer_json) | changes)
+
+
+def with_controls(template: str, controls: Iterable[str], *, eos: str) -> HubTokenizer:
+    """Return a tokenizer with a chat template, and special tokens of these written forms."""
+    rules = json.loads((Path(MODEL_FOLDER) / "tokenizer.json").read_text())
+    known = {each["content"] for each in rules["added_tokens"]}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    first = 1 + max(rules["model"]["vocab"].values())
+    for token_id, content in enumerate((each for each in controls if each not in known), first):
+        rules["added_tokens"].append({"id": token_id, "content": content, "special": True, **flags})
+    return HubTokenizer.from_parts(json.dumps(rules), {"eos_token": eos}, template)

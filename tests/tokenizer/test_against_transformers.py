@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from promptcache.diagnostics import InvalidValue, UnsupportedModel
 from promptcache.language import Role
@@ -27,14 +28,10 @@ TEXTS = (
 
 
 def reference(tokenizer_json: str, **options: Any) -> Any:
-    """Load a tokenizer as transformers does."""
-    from transformers import PreTrainedTokenizerFast
-
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer_json), **options)
 
 
 def with_words(tokenizer_json: str) -> str:
-    """Return the rules with words that are added to the vocabulary."""
     backend = Tokenizer.from_str(tokenizer_json)
     backend.add_tokens(["amlodipine", AddedToken("<tool>", normalized=False)])
     return backend.to_str()
@@ -73,8 +70,6 @@ def test_a_loaded_tokenizer_has_the_fingerprint_of_its_folder(
     kind: Callable[[], str], edit: str, tmp_path: Path
 ) -> None:
     """A folder and the tokenizer that transformers loads from it have one fingerprint, so they share KV."""
-    from transformers import PreTrainedTokenizerFast
-
     rules = json.loads(kind())
     last = rules["added_tokens"][-1]
     config = {
@@ -100,8 +95,6 @@ def test_what_comes_first_is_what_transformers_puts_there(
     kind: str | None, edit: str, add: bool | None, tmp_path: Path
 ) -> None:
     """A folder's text begins as in transformers, whatever `add_bos_token` and `tokenizer_class` of it say."""
-    from transformers import AutoTokenizer
-
     config = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": kind, "add_bos_token": add}
     (tmp_path / "tokenizer.json").write_text(json.dumps(EDITS[edit](json.loads(small.llama_like()))))
     (tmp_path / "tokenizer_config.json").write_text(
@@ -117,8 +110,6 @@ def test_what_comes_first_is_what_transformers_puts_there(
 @pytest.mark.parametrize("add", [True, False])
 def test_a_caller_of_transformers_decides_what_comes_first(add: bool, tmp_path: Path) -> None:
     """`add_bos_token` as an argument, or set later, changes the loaded tokenizer, and ours with it."""
-    from transformers import AutoTokenizer
-
     (tmp_path / "tokenizer.json").write_text(small.llama_like())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
     given = AutoTokenizer.from_pretrained(tmp_path, add_bos_token=add)
@@ -131,8 +122,6 @@ def test_a_caller_of_transformers_decides_what_comes_first(add: bool, tmp_path: 
 @pytest.mark.parametrize("place", ["a list", "files", "a loaded tokenizer"])
 def test_templates_are_used_by_name_as_in_transformers(place: str, tmp_path: Path) -> None:
     """With tools the template for tools is used, else the default one, or the one that is named."""
-    from transformers import PreTrainedTokenizerFast
-
     kinds = {"default": "", "tool_use": "{{ tools | tojson }}", "rag": "{{ documents | tojson }}"}
     templates = {name: kind + small.CHATML for name, kind in kinds.items()}
     (tmp_path / "tokenizer.json").write_text(small.byte_level())
@@ -164,8 +153,6 @@ def test_templates_are_used_by_name_as_in_transformers(place: str, tmp_path: Pat
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("rag", "tool_use"), ("tool_use",)])
 def test_named_templates_are_chosen_as_in_transformers(names: tuple[str, ...], tmp_path: Path) -> None:
     """Of several templates the default is taken. Without one they are refused, as transformers refuses to use them."""
-    from transformers import PreTrainedTokenizerFast
-
     templates = [{"name": name, "template": small.CHATML if name == "default" else "{{ no }}"} for name in names]
     (tmp_path / "tokenizer.json").write_text(small.byte_level())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))

@@ -73,7 +73,6 @@ def test_a_turn_of_a_refused_conversation_is_as_elsewhere(case: Case):
 
 
 def test_a_refused_system_turn_is_as_a_user_turn():
-    """Where the template renders no system turn, one is written as a user turn."""
     made = conversations(CASES["gemma that refuses a system turn"].source)
 
     assert made.frame(S) == made.frame(U) == Frame("<turn>user\n", "</turn>\n")
@@ -92,22 +91,18 @@ def test_a_conversation_that_the_template_does_not_render_is_refused_with_the_re
         conversations(without_system).gaps((S, U), generation_prompt=True)
 
 
-def test_a_template_that_loses_all_text_is_refused():
-    """A template in whose conversations the texts cannot be found is refused with the reason."""
-    with pytest.raises(UnsupportedModel, match="renders no conversation"):
-        conversations("{{ messages[-1].content }}")
-
-
-def test_a_broken_template_is_refused():
-    """A template that is not Jinja2 is refused with the reason."""
-    with pytest.raises(UnsupportedModel, match="not valid Jinja2"):
-        conversations("{% for %}")
-
-
-def test_a_template_cannot_reach_python():
-    """Templates run in a sandbox: reaching for Python's internals is a refusal, not an escape."""
-    with pytest.raises(UnsupportedModel):
-        conversations("{{ messages.__class__.__mro__ }}{% for m in messages %}{{ m.content }}{% endfor %}")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ messages[-1].content }}", "renders no conversation"),
+        ("{% for %}", "not valid Jinja2"),
+        ("{{ messages.__class__.__mro__ }}{% for m in messages %}{{ m.content }}{% endfor %}", None),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(source: str, message: str | None):
+    """It loses texts, is no template, or reaches for Python's internals, from which a sandbox keeps it."""
+    with pytest.raises(UnsupportedModel, match=message):
+        conversations(source)
 
 
 def render(source: str, messages: list[dict[str, str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
@@ -14,11 +15,21 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import ModelNotFound, SchemaError, UnsupportedModel
 from promptcache.language import Role
 from promptcache.layout import lay_out
-from promptcache.tokenizer import Before, Conversations, HubTokenizer, hub_tokenizer, text_tokenizer
+from promptcache.tokenizer import (
+    DEMO_FOLDER,
+    Before,
+    Conversations,
+    HubTokenizer,
+    Markup,
+    has_more_tokens,
+    hub_tokenizer,
+    text_tokenizer,
+)
 from promptcache.tokenizer.text_tokenizer import load
 from tests.layout.samples import read
 from tests.tokenizer import small_tokenizers as small
 from tests.tokenizer.chat_templates import CASES
+from tests.tokenizer.small_tokenizers import byte_level, llama_like, unigram, word_piece
 
 LLAMA = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
 CONTROLS = (
@@ -63,7 +74,6 @@ def texts() -> st.SearchStrategy[str]:
 @example(text="<<s>s>")
 @example(text="a<s>b</s>c<unk>☃<think>    <0x41>")
 def test_text_never_becomes_a_control_token(kind: str, text: str):
-    """Tokenized text has no control token, for any text."""
     tokenizer = hub(kind)
 
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize(text))
@@ -88,7 +98,6 @@ def test_pieces_decode_to_their_text(kind: str, text: str):
 @example(parts=["the ", " fox"], before=Before.START)
 @example(parts=["", "<s>", ""], before=Before.CONTROL)
 def test_adjacent_texts_have_the_tokens_of_one_text(kind: str, parts: list[str], before: Before):
-    """Texts that are tokenized together have the tokens of the whole text, each token in one of them."""
     tokenizer = hub(kind)
 
     found = tokenizer.tokenize_parts(parts, before)
@@ -122,13 +131,11 @@ def test_a_model_without_template_gets_the_plain_one():
 
 
 def test_lost_whitespace_is_told():
-    """A tokenizer that drops whitespace says so."""
     assert "whitespace" in hub("word piece").warnings[0]
     assert hub("byte level").warnings == ()
 
 
 def test_fingerprint_covers_vocabulary_template_and_special_tokens():
-    """Any change to tokenizer, chat template or special tokens changes the fingerprint."""
     tokenizers = [
         HubTokenizer.from_parts(small.llama_like(), {}),
         HubTokenizer.from_parts(small.llama_like(), {"eos_token": "</s>"}),
@@ -166,7 +173,6 @@ def test_a_tokenizer_without_merges_for_a_control_character_is_refused():
 
 
 def opening(tokenizer: HubTokenizer) -> str:
-    """Return the header of a user turn."""
     return Conversations(tokenizer).gaps((Role.USER,), generation_prompt=True)[0]
 
 
@@ -274,3 +280,73 @@ def test_a_template_that_wants_a_system_turn_keeps_the_first_token():
 
     assert all(each.has_bos for each in layouts)
     assert layouts[0].runs == layouts[1].runs
+
+
+TEXTS = st.lists(st.one_of(texts(), st.text(max_size=4), st.sampled_from(["é", "’", "🙂", "\ufffd"])), max_size=4).map(
+    "".join
+)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
+@given(text=TEXTS)
+def test_bytes_of_tokens_make_their_text(kind: str, text: str) -> None:
+    tokenizer = hub(kind)
+
+    assert b"".join(map(tokenizer.token_bytes, tokenizer.tokenize(text))) == text.encode()
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram", "word piece", "demo"])
+def test_every_token_has_the_bytes_that_decode_to_its_text(kind: str) -> None:
+    tokenizer = HubTokenizer.from_folder(DEMO_FOLDER) if kind == "demo" else hub(kind)
+    token_ids = range(200)
+    assert any(token_id in tokenizer.control_ids for token_id in token_ids)
+
+    for token_id in token_ids:
+        assert tokenizer.token_bytes(token_id).decode(errors="replace") == tokenizer.detokenize([token_id])
+
+
+TOKENIZERS = [
+    HubTokenizer.from_folder(DEMO_FOLDER),
+    *(HubTokenizer.from_parts(rules(), {}) for rules in (byte_level, llama_like, unigram, word_piece)),
+]
+PIECES = ["a", " ", " " * 300, "stone crab ", "<|begin|>", "é", "e\u0301", "\u1f82", "🦀", "\n", "x" * 200, "ab" * 90]
+LONG_TEXTS = st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 20)), min_size=1, max_size=8).map(
+    lambda pieces: "".join(piece * count for piece, count in pieces)
+)
+
+
+@pytest.mark.law
+@given(LONG_TEXTS, st.sampled_from(TOKENIZERS), st.sampled_from(Before), st.booleans())
+def test_a_text_that_fits_is_not_refused(text: str, tokenizer: HubTokenizer, before: Before, markup: bool) -> None:
+    """Whatever the slices cut, a text with exactly the allowed number of tokens passes."""
+    module = import_module("promptcache.tokenizer.types")
+    (found,) = tokenizer.tokenize_parts([Markup(text) if markup else text], before)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_USUAL", 0)
+        patch.setattr(module, "SLICE", 500)
+        assert not has_more_tokens(tokenizer, text, len(found))
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["demo", "byte_level", "llama_like", "unigram", "word_piece"])
+def test_a_long_text_is_refused_early(tokenizer: HubTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    original = HubTokenizer.tokenize_parts
+
+    def noted(self: HubTokenizer, parts: list[str], before: Before) -> tuple[tuple[int, ...], ...]:
+        lengths.append(sum(map(len, parts)))
+        return original(self, parts, before)
+
+    monkeypatch.setattr(HubTokenizer, "tokenize_parts", noted)
+
+    assert has_more_tokens(tokenizer, "a stone crab, " * 700_000, 4_096)
+    assert sum(lengths) < 2**18
+    assert max(lengths) <= 2**16
+
+
+def test_a_text_of_usual_length_is_not_tokenized_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight characters for each allowed token are no long text."""
+    monkeypatch.setattr(HubTokenizer, "tokenize_parts", lambda *_: 1 / 0)
+
+    assert not has_more_tokens(TOKENIZERS[0], "x" * 2**16, 10)
+    assert not has_more_tokens(TOKENIZERS[0], "x" * 800_000, 100_000)
