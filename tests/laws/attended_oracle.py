@@ -28,11 +28,7 @@ def attended(plan: Plan, model: Model) -> Plan:
 
 
 def most_attended(plan: Plan, repair: Repair, weight: Sequence[float]) -> set[int]:
-    """Return the positions that a repair chooses by weights of positions.
-
-    Args:
-        plan: With the repair "slots".
-    """
+    """Return the positions that a repair chooses by weights of positions, for a plan with the repair "slots"."""
     inexact = inexact_positions(plan)
     run_of = {position: piece.run.index for piece in plan.reused for position in piece.position_ids}
     sizes = Counter(run_of[position] for position in inexact)

@@ -12,14 +12,7 @@ from dataclasses import replace
 from lxml import etree
 
 from promptcache.diagnostics import LanguageError, PromptError
-from promptcache.language import (
-    CheckedSchema,
-    check_schema,
-    join_path,
-    parse_prompt,
-    parse_schema,
-    resolve_prompt,
-)
+from promptcache.language import CheckedSchema, check_schema, join_path, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.rules.rules import Check, Rule
 from tests.laws.laws import BrokenLaw, hold, shape
 from tests.laws.subject import Subject, published_grammar

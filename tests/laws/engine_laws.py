@@ -10,15 +10,7 @@ from dataclasses import replace
 import torch
 
 from promptcache.encode import linked_logits, prepare
-from promptcache.language import (
-    CheckedItem,
-    CheckedModule,
-    CheckedTurn,
-    CheckedUnion,
-    FinalText,
-    Repair,
-    Selection,
-)
+from promptcache.language import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText, Repair, Selection
 from promptcache.layout import Level
 from promptcache.model import reference_logits, used_tokens
 from promptcache.model.reference import plain_logits

@@ -15,7 +15,6 @@ Hit: TypeAlias = Callable[[str], bool]
 
 
 def always(_: str) -> bool:
-    """Hit every key."""
     return True
 
 
@@ -31,7 +30,6 @@ class LosingStore(FaultyStore):
     """Loses the keys that are hit: what was put is not found."""
 
     def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
-        """Return what is there, and nothing for a key that is hit."""
         wanted = tuple(keys)
         for key in filter(self._hit, wanted):
             self.delete(key)
@@ -42,11 +40,6 @@ class RefusingStore(FaultyStore):
     """Fails for the chosen keys, like a full disk."""
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
-        """Put, or refuse.
-
-        Raises:
-            StoreError: the key is hit.
-        """
         if self._hit(recipe.key):
             raise StoreError(f"encoding {recipe.key[:12]} is refused (a planted fault)")
         return super().put(recipe, keys, values)

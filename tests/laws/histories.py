@@ -6,6 +6,7 @@ Its steps warm, ask, generate, evict and restart on one store. Every answer is c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from hypothesis import strategies as st
@@ -24,13 +25,7 @@ _NUM_GENERATED = 2
 
 
 def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> type[RuleBasedStateMachine]:
-    """Return a machine over schemas and prompts for each of them, all served from one store by a tiny model.
-
-    Run it with `run_state_machine_as_test(history_machine(…))`, or as a test case: `TestHistories = ….TestCase`.
-
-    Args:
-        documents: Schemas, each with the XML of its prompts; several may share a name, like versions of one schema.
-    """
+    """Return a machine over schemas, each with the XML of its prompts, all served from one store by a tiny model."""
     services = [serve(read_schema(source)) for source, _ in documents]
     asked = [
         (index, resolve_prompt(parse_prompt(xml), service.served.schema))
@@ -52,7 +47,6 @@ class _Histories(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Start again with an empty store, as a process does."""
         self.store = self.fresh.services[0].renewed().store
         self.services = [
             serve(each.served.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
@@ -61,8 +55,8 @@ class _Histories(RuleBasedStateMachine):
 
     @rule(number=_NUMBERS)
     def ask(self, number: int) -> None:
-        """Answer a prompt."""
-        index, selection = self.fresh.asked(number)
+        number %= len(self.fresh.prompts)
+        index, selection = self.fresh.prompts[number]
         far = distance(self.services[index].logits(selection), self.fresh.logits(number))
         if not far < self.services[index].tolerance:
             raise BrokenLaw(f"{selection.modules} is answered {far:.2g} from a fresh engine's answer")
@@ -70,8 +64,8 @@ class _Histories(RuleBasedStateMachine):
 
     @rule(number=_NUMBERS)
     def generate(self, number: int) -> None:
-        """Generate from a prompt."""
-        index, selection = self.fresh.asked(number)
+        number %= len(self.fresh.prompts)
+        index, selection = self.fresh.prompts[number]
         tokens = self.services[index].tokens(selection, _NUM_GENERATED)
         expected = self.fresh.tokens(number)
         if tokens != expected:
@@ -79,26 +73,22 @@ class _Histories(RuleBasedStateMachine):
 
     @rule(number=_NUMBERS)
     def warm(self, number: int) -> None:
-        """Encode everything of a schema before it is asked for."""
         service = self.services[number % len(self.services)]
         Executor(service.model, self.store, service.executor.fingerprint).fetch(service.served.encodings)
 
     @rule(number=_NUMBERS)
     def evict(self, number: int) -> None:
-        """Forget one encoding."""
         keys = sorted(self.store.keys())
         if keys:
             self.store.delete(keys[number % len(keys)])
 
     @rule()
     def evict_all(self) -> None:
-        """Forget every encoding; KV that a request holds stays in memory."""
         for key in list(self.store.keys()):
             self.store.delete(key)
 
     @rule()
     def hold(self) -> None:
-        """Keep every encoding in use, as requests in flight do."""
         for key in list(self.store.keys()):
             handle = self.store.get(key).kv
             if handle is not None and key not in self.held:
@@ -106,12 +96,10 @@ class _Histories(RuleBasedStateMachine):
 
     @rule()
     def release(self) -> None:
-        """End the requests in flight."""
         self.held.clear()
 
     @invariant()
     def held_is_unchanged(self) -> None:
-        """KV that a request in flight holds is not written over."""
         if not all(torch.equal(handle.keys, before) for handle, before in self.held.values()):
             raise BrokenLaw("KV that a request held has changed")
 
@@ -121,26 +109,13 @@ class _Fresh:
 
     def __init__(self, services: Sequence[SchemaServer], prompts: Sequence[tuple[int, Selection]]) -> None:
         self.services = services
-        self._prompts = prompts
-        self._logits: dict[int, torch.Tensor] = {}
-        self._tokens: dict[int, tuple[int, ...]] = {}
+        self.prompts = prompts
+        self.logits, self.tokens = cache(self._logits), cache(self._tokens)
 
-    def asked(self, number: int) -> tuple[int, Selection]:
-        """Return the index of a service and its prompt; numbers beyond the last prompt begin again at the first."""
-        return self._prompts[number % len(self._prompts)]
+    def _logits(self, number: int) -> torch.Tensor:
+        index, selection = self.prompts[number]
+        return self.services[index].renewed().logits(selection)
 
-    def logits(self, number: int) -> torch.Tensor:
-        """Return the logits of a prompt."""
-        key = number % len(self._prompts)
-        if key not in self._logits:
-            index, selection = self._prompts[key]
-            self._logits[key] = self.services[index].renewed().logits(selection)
-        return self._logits[key]
-
-    def tokens(self, number: int) -> tuple[int, ...]:
-        """Return the first tokens of the answer to a prompt."""
-        key = number % len(self._prompts)
-        if key not in self._tokens:
-            index, selection = self._prompts[key]
-            self._tokens[key] = self.services[index].renewed().tokens(selection, _NUM_GENERATED)
-        return self._tokens[key]
+    def _tokens(self, number: int) -> tuple[int, ...]:
+        index, selection = self.prompts[number]
+        return self.services[index].renewed().tokens(selection, _NUM_GENERATED)

@@ -54,8 +54,7 @@ REPAIRS = ("first-1", "first-3", "first-50%", "all")
 _PLACES = frozenset({"span", "places", "source", "node"})
 
 
-class BrokenLaw(AssertionError):
-    """A law does not hold; the message says for what."""
+class BrokenLaw(AssertionError): ...
 
 
 class Over(StrEnum):
@@ -81,7 +80,6 @@ class Law:
 
 
 def hold(holds: bool, wrong: str, *about: object) -> None:
-    """Raise `BrokenLaw` unless `holds`."""
     if not holds:
         told = ", ".join(map(str, about))
         raise BrokenLaw(f"{wrong} ({told})" if told else wrong)
@@ -216,7 +214,6 @@ def formatting_keeps_the_schema(subject: Subject) -> None:
 
 
 def grammar_accepts_the_schema(subject: Subject) -> None:
-    """The published grammar accepts the schema."""
     accepted = published_grammar().validate(etree.fromstring(subject.document.encode()))
     hold(accepted, f"the published grammar refuses {subject.document}", subject)
 
@@ -243,24 +240,21 @@ def grammars_accept_prompts(case: PromptCase) -> None:
     hold(case.subject.grammar.validate(root), "the schema's grammar refuses it", case)
 
 
-LAWS = (
-    Law(name="every module can be selected", over=Over.SCHEMA, check=every_module_can_be_selected),
-    Law(name="all modules fit", over=Over.SCHEMA, check=all_modules_fit),
-    Law(name="guarantees hold", over=Over.SCHEMA, check=guarantees_hold),
-    Law(name="contexts are as declared", over=Over.SCHEMA, check=contexts_are_as_declared),
-    Law(name="schemas print", over=Over.SCHEMA, check=schemas_print),
-    Law(name="formatting keeps the schema", over=Over.SCHEMA, check=formatting_keeps_the_schema),
-    Law(name="grammar accepts the schema", over=Over.SCHEMA, check=grammar_accepts_the_schema),
-    Law(name="rules are as declared", over=Over.NAMED, check=rules_are_as_declared),
-    Law(name="positions are disjoint", over=Over.PROMPT, check=positions_are_disjoint),
-    Law(name="tokens are in place", over=Over.PROMPT, check=tokens_are_in_place),
-    Law(name="level is right", over=Over.PROMPT, check=level_is_right),
-    Law(name="variants are right", over=Over.PROMPT, check=variants_are_right),
-    Law(name="repairs are right", over=Over.PROMPT, check=repairs_are_right),
-    Law(name="no control token in text", over=Over.PROMPT, check=no_control_token_in_text),
-    Law(name="prompts print", over=Over.PROMPT, check=prompts_print),
-    Law(name="formatting keeps prompts", over=Over.PROMPT, check=formatting_keeps_prompts),
-    Law(name="grammars accept prompts", over=Over.PROMPT, check=grammars_accept_prompts),
+_CHECKS: Mapping[Over, tuple[Callable[..., None], ...]] = {
+    Over.SCHEMA: (
+        *(every_module_can_be_selected, all_modules_fit, guarantees_hold, contexts_are_as_declared),
+        *(schemas_print, formatting_keeps_the_schema, grammar_accepts_the_schema),
+    ),
+    Over.NAMED: (rules_are_as_declared,),
+    Over.PROMPT: (
+        *(positions_are_disjoint, tokens_are_in_place, level_is_right, variants_are_right, repairs_are_right),
+        *(no_control_token_in_text, prompts_print, formatting_keeps_prompts, grammars_accept_prompts),
+    ),
+}
+LAWS = tuple(
+    Law(name=check.__name__.replace("_", " "), over=over, check=check)
+    for over, checks in _CHECKS.items()
+    for check in checks
 )
 """Every law that needs no model."""
 
@@ -298,7 +292,6 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
 
 
 def said(selection: Selection) -> tuple[object, ...]:
-    """Return the whole content of a prompt, without places."""
     parts = selection.arguments, selection.messages, selection.answer_format
     return (selection.modules, *map(without_places, parts))
 

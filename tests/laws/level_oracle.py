@@ -11,25 +11,8 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
-from promptcache.language import (
-    CheckedScaffold,
-    CheckedSchema,
-    Context,
-    Placement,
-    Repair,
-    RepairKind,
-    Selection,
-)
-from promptcache.layout import (
-    Encoding,
-    KVPart,
-    Layout,
-    Level,
-    Origin,
-    Plan,
-    Run,
-    Variant,
-)
+from promptcache.language import CheckedScaffold, CheckedSchema, Context, Placement, Repair, RepairKind, Selection
+from promptcache.layout import Encoding, KVPart, Layout, Level, Origin, Plan, Run, Variant
 from promptcache.tokenizer import Tokenizer
 from tests.laws.members import variants_with_members
 
@@ -108,7 +91,6 @@ def _seen(token: _Token) -> set[tuple[_Token, int]]:
 
 
 def _is_exact(position: int, token: _Token, in_use: Mapping[int, _Token]) -> bool:
-    """Whether a token has seen the tokens in use before it."""
     return _seen(token) == _before_it(position, in_use)
 
 
@@ -155,11 +137,7 @@ def _place(layout: Layout, index: int) -> tuple[str, int]:
 
 
 def _encodings_in_use(selection: Selection, layout: Layout, variants: Sequence[Variant]) -> dict[int, Encoding]:
-    """Return the encoding of each cached run in use: the plain one while it has seen all that is in use before it.
-
-    Args:
-        layout: With the members of the prompt as modules.
-    """
+    """Return the encodings of the cached runs in use, for a layout with members: plain ones while they are exact."""
     schema, modules = layout.schema, frozenset(selection.modules)
     taken = _scaffolds_taken(schema, modules)
     found: dict[int, Encoding] = {}

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from promptcache.language import (
-    CheckedItem,
-    CheckedModule,
-    CheckedSchema,
-    CheckedTurn,
-    CheckedUnion,
-    Selection,
-)
+from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Selection
 from promptcache.layout import Layout, Variant, lay_out, run_variants
 from promptcache.tokenizer import Tokenizer
 
@@ -28,7 +21,6 @@ def layout_with_members(selection: Selection, layout: Layout, tokenizer: Tokeniz
 def variants_with_members(
     selection: Selection, layout: Layout, tokenizer: Tokenizer
 ) -> tuple[Layout, tuple[Variant, ...]]:
-    """Return the layout of `layout_with_members`, and its variants."""
     layout = layout_with_members(selection, layout, tokenizer)
     return layout, run_variants(layout)
 

@@ -81,11 +81,7 @@ class _PositionWriter:
         self._arguments = {(given.module, given.parameter): given.text for given in selection.arguments}
 
     def write(self, token_ids: Sequence[int], *, present: bool, text: str = "") -> int:
-        """Write a text. With a changed slot before it, its first tokens are written behind the content.
-
-        Returns:
-            The number of these tokens.
-        """
+        """Write a text, and return the number of its first tokens that are behind the content of a changed slot."""
         start = behind = self._position
         num_moved = 0
         if present and token_ids and self._changed is not None:
@@ -108,7 +104,6 @@ class _PositionWriter:
         return min(4, len(token_ids))
 
     def boundary(self) -> None:
-        """End a run."""
         self._run += 1
 
     def items(self, nodes: Iterable[LayoutNode | LayoutLeaf], *, owner: str, present: bool) -> None:

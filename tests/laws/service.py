@@ -36,17 +36,14 @@ class SchemaServer:
 
     @property
     def model(self) -> Model:
-        """The model that answers."""
         return self.executor.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the schema."""
         return self.served.tokenizer
 
     @property
     def store(self) -> Store:
-        """The store of its KV."""
         return self.executor.store
 
     @property
@@ -63,7 +60,6 @@ class SchemaServer:
         return linked_logits(self.plan(selection), self.executor)
 
     def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
-        """Return the tokens of a greedy answer, as an engine generates it."""
         request = Request(
             plan=self.plan(selection),
             options=Options(),
@@ -79,7 +75,6 @@ class SchemaServer:
         return serve(self.served.schema if schema is None else schema, self.model, self.tokenizer)
 
     def on(self, store: Store) -> SchemaServer:
-        """Return the same service on another store."""
         return serve(self.served.schema, self.model, self.tokenizer, store, self.executor.copies)
 
 
@@ -102,7 +97,6 @@ def serve(
 
 @cache
 def default_model() -> Model:
-    """Return the tiny random model that serves by default."""
     made = tiny_model()
     check_linking(made)
     return made

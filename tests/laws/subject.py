@@ -29,7 +29,6 @@ _GRAMMAR = Path(__file__).parents[2] / "grammar" / "promptcache.rng"
 
 @cache
 def published_grammar() -> etree.RelaxNG:
-    """Return the grammar of all schemas and prompts."""
     return etree.RelaxNG(etree.parse(_GRAMMAR))
 
 
@@ -64,7 +63,6 @@ class Subject(PlainSubject):
 
     @cached_property
     def grammar(self) -> etree.RelaxNG:
-        """The grammar of its prompts."""
         return etree.RelaxNG(etree.fromstring(prompt_grammar(self.schema)))
 
 

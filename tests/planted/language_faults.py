@@ -1,4 +1,4 @@
-"""Faults of the language: rules, defaults, paths, printing, diagnostics, control tokens.
+"""Faults of the language: rules, defaults, paths, files, printing, diagnostics, control tokens.
 
 Most are planted at its entry points: in the arguments and results of `check_schema`, `resolve_prompt` and
 `print_schema`.
@@ -7,19 +7,20 @@ Most are planted at its entry points: in the arguments and results of `check_sch
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from lxml import etree
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, absolute
 from promptcache.language.rules.rules import RuleKind, Rules
 from promptcache.testing import subject
+from promptcache.testing.prompt_xml import to_text
 from tests.laws import laws
-from tests.planted.registry import Plant, fault, replaced, wrapped
-from tests.planted.targets import module_of
+from tests.planted.registry import Plant, fault, module_of, replaced, wrapped
 from tests.strategies import split_files
 
 compile_, resolve, prompt = (
@@ -182,3 +183,56 @@ fault("printed slots lose their placeholder", law="schemas print")(_printing_wit
 def _control_tokens(_: Any, self: Any, text: str) -> tuple[int, ...]:
     self._backend.encode_special_tokens = False
     return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+
+FILES = "files are one schema"
+Documents = dict[str, etree._Element]
+"""Documents of a schema by path; "" is the schema itself."""
+
+
+def _changing(change: Callable[[Documents], None], text: Callable[[str], str] = str) -> Plant:
+    """Return a plant that changes the documents, and the texts of `src` files."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = split_files.parse_schema
+
+        def parse_schema(xml: str, *, folder: Mapping[str, str] | None = None) -> object:
+            files = {"": xml, **(folder or {})}
+            documents = {name: etree.fromstring(each) for name, each in files.items() if not name.endswith(".txt")}
+            change(documents)
+            texts = {name: text(each) for name, each in files.items() if name.endswith(".txt")}
+            texts |= {name: to_text(root) for name, root in documents.items()}
+            return original(texts.pop(""), folder=texts or None)
+
+        patch.setattr(split_files, "parse_schema", parse_schema)
+
+    return plant
+
+
+def _included(documents: Documents) -> list[etree._Element]:
+    return [root for name, root in documents.items() if name]
+
+
+def _without_options(documents: Documents) -> None:
+    for root in _included(documents):
+        for name in ("whitespace", "separator", "context"):
+            root.attrib.pop(name, None)
+
+
+def _without_rules(documents: Documents) -> None:
+    for root in _included(documents):
+        for rules in root.findall("rules"):
+            root.remove(rules)
+
+
+def _at_the_end(documents: Documents) -> None:
+    for include in documents[""].findall("include"):
+        documents[""].append(include)
+
+
+fault("included modules take the options of their new place", law=FILES)(_changing(_without_options))
+fault("rules of an included file stay behind", law=FILES)(_changing(_without_rules))
+fault("included modules come last in the schema", law=FILES)(_changing(_at_the_end))
+fault("texts from files lose their last newline", law=FILES)(
+    _changing(lambda documents: None, text=lambda text: text.removesuffix("\n"))
+)

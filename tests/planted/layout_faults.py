@@ -9,8 +9,7 @@ import pytest
 
 from promptcache.language import Context, Repair
 from promptcache.layout import LayoutNode, Level, Origin, Plan
-from tests.planted.registry import edited, replaced, wrapped
-from tests.planted.targets import module_of
+from tests.planted.registry import edited, module_of, replaced, wrapped
 
 lay_out, schema_texts, run_variants, run_tokens, plan, plan_pieces, encoding = (
     module_of(f"promptcache.layout.{name}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from textwrap import dedent
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,24 +23,26 @@ class PlantedFault:
 
     `quick` faults are planted in `make test`, and every second other one of each law in `make test-thorough`. `rare` ones,
     which few examples show, and the rest are planted in `make test-slow`. Examples are the same in each run, so that no
-    fault needs two.
+    fault needs two. The law of a template's fault is checked with one chat template and one kind of tokenizer, which
+    show the fault.
     """
 
     name: str
     law: str
     plant: Plant
-    quick: bool
-    rare: bool
+    quick: bool = False
+    rare: bool = False
+    template: str = "chatml"
+    kind: str = "byte level"
 
 
 FAULTS: list[PlantedFault] = []
+TEMPLATE_FAULTS: list[PlantedFault] = []
 
 
-def fault(name: str, *, law: str, quick: bool = False, rare: bool = False) -> Callable[[Plant], Plant]:
-    """Register a function that plants a fault."""
-
+def fault(name: str, *, law: str, among: list[PlantedFault] = FAULTS, **about: Any) -> Callable[[Plant], Plant]:
     def register(plant: Plant) -> Plant:
-        FAULTS.append(PlantedFault(name=name, law=law, plant=plant, quick=quick, rare=rare))
+        among.append(PlantedFault(name=name, law=law, plant=plant, **about))
         return plant
 
     return register
@@ -48,7 +53,7 @@ def replaced(name: str, target: Any, attribute: str, value: object, **how: Any) 
     fault(name, **how)(lambda patch: patch.setattr(target, attribute, value))
 
 
-def edited(name: str, function: Any, *edits: tuple[str, str], register: Callable[..., Any] = fault, **how: Any) -> None:
+def edited(name: str, function: Any, *edits: tuple[str, str], **how: Any) -> None:
     """Register a fault: a function whose source has other texts in some places, `(old, new)` each.
 
     Its code is replaced, so that every module that imported the function has the fault.
@@ -63,12 +68,10 @@ def edited(name: str, function: Any, *edits: tuple[str, str], register: Callable
         exec(source, function.__globals__, made)
         patch.setattr(function, "__code__", made[function.__name__].__code__)
 
-    register(name, **how)(plant)
+    fault(name, **how)(plant)
 
 
-def wrapped(
-    name: str, target: Any, attribute: str, *, register: Callable[..., Any] = fault, **how: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def wrapped(name: str, target: Any, attribute: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a fault: a function in place of another one, or of a property's, which is its first argument."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +82,13 @@ def wrapped(
             else:
                 patch.setattr(target, attribute, lambda *args, **named: function(original, *args, **named))
 
-        register(name, **how)(plant)
+        fault(name, **how)(plant)
         return function
 
     return decorate
+
+
+def module_of(name: str) -> ModuleType:
+    """Return a module by its full name, even if its package exports something else under this name."""
+    import_module(name)
+    return sys.modules[name]

@@ -19,8 +19,7 @@ from promptcache.kv import Recipe, Store
 from promptcache.layout import Encoding
 from promptcache.model.model import Model
 from promptcache.model.positioned_cache import PositionedDynamicCache
-from tests.planted.registry import fault, replaced, wrapped
-from tests.planted.targets import module_of
+from tests.planted.registry import fault, module_of, replaced, wrapped
 
 Patch = pytest.MonkeyPatch
 encode, executor, repetition = (
@@ -48,7 +47,6 @@ def _late_positions(original: Any, self: Any, token_ids: Any, position_ids: Any,
 
 
 def _views(name: str, **how: Any) -> Callable[[Any], Any]:
-    """Register a fault that changes which tokens attend to a segment, or its view. Without tokens it is not seen."""
 
     def register(change: Callable[[Any, Any, int], tuple[Any, Any]]) -> Any:
         @wrapped(name, PassTokens, "seen", law=REFERENCE, **how)
@@ -123,8 +121,6 @@ def _other_encoding(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _merges(name: str, wrong: Callable[[torch.Tensor], torch.Tensor], **how: Any) -> None:
-    """Register a fault: kernels return a wrong log-sum-exp."""
-
     @wrapped(name, CpuBackend, "attend", law=REFERENCE, **how)
     def attend(original: Any, self: Any, *args: Any) -> Any:
         out, lse = original(self, *args)
@@ -185,8 +181,6 @@ _window("a sliding window is one position too wide in a step", STEPS, "tail_mask
 
 
 def _sinks(name: str, change: Callable[[Any], Any]) -> None:
-    """Register a fault: attention runs with other sinks."""
-
     @wrapped(name, CpuBackend, "prepare", law=f"{REFERENCE}, sinks")
     def prepare(original: Any, self: Any, *args: Any) -> Any:
         prepared = original(self, *args)
@@ -232,7 +226,6 @@ def _digest_without_positions(patch: Patch) -> None:
 
 
 def _digests(name: str, changed: Callable[[Any], Any]) -> None:
-    """Register wrong digests of encodings."""
     wrapped(name, Encoding, "digest_until", law=HISTORY)(lambda original, self, stop: original(changed(self), stop))
 
 

@@ -30,12 +30,12 @@ from tests.laws.attended_oracle import attended
 from tests.laws.laws import BrokenLaw
 from tests.laws.position_oracle import SLOTS
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
-from tests.requests.features import features
 from tests.requests.options import Resolved, names_places, resolve
 from tests.requests.plans import (
     VOCABULARY,
     Promoted,
     computed_tokens,
+    features,
     plan_of,
     promoted_plan,
     promoted_tokens,
@@ -58,11 +58,7 @@ NUM_TRIES = 12
 
 
 def requests_are_the_reference(workload: Workload) -> None:
-    """Answer every request of a workload, and compare each answer with the reference.
-
-    Raises:
-        BrokenLaw: An answer is not that of the reference, or history was not used.
-    """
+    """Answer every request of a workload, and compare each answer with the reference; history has to be used."""
     asked = Asked(workload)
     completions = [each for step in workload.steps for each in asked.check(step)]
     for number, (completion, found) in enumerate(zip(completions, features(workload), strict=True)):
@@ -72,15 +68,12 @@ def requests_are_the_reference(workload: Workload) -> None:
 
 @cache
 def model_named(name: str) -> Model:
-    """Return a random model in float64."""
     made = tiny_model() if name == "llama" else Model(random_model(name, torch.float64))
     check_linking(made)
     return made
 
 
 class Asked:
-    """The engine of a workload."""
-
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._model = model_named(workload.model)
@@ -98,11 +91,6 @@ class Asked:
         self._quantized = Executor(self._model, Store(self._model.shape), lambda: self._engine.fingerprint)
 
     def check(self, step: Step) -> list[Completion | None]:
-        """Ask the requests of a step, compare the answers, and return them; None for a link.
-
-        Raises:
-            BrokenLaw: An answer is not that of the reference.
-        """
         made = self._checked(step)
         asks = [step.asks[0] if step.way is Way.BATCH else ask for ask in step.asks]
         self._computed += (
@@ -127,12 +115,7 @@ class Asked:
                 return [None]
 
     def _arguments(self, ask: Ask, options: Resolved) -> dict[str, Any]:
-        return {
-            "max_new_tokens": ask.max_new_tokens,
-            "repair": ask.repair,
-            "salt": ask.salt,
-            **options.given,
-        }
+        return {"max_new_tokens": ask.max_new_tokens, "repair": ask.repair, "salt": ask.salt, **options.given}
 
     def _single(self, ask: Ask, way: Way) -> Completion:
         expected = self._expected(ask, way)
@@ -147,8 +130,7 @@ class Asked:
         expected = [self._expected(ask, Way.BATCH, options=options) for ask in asks]
         torch.manual_seed(first.seed)
         completions = self._engine.generate_batch(
-            [self._workload.prompts[ask.prompt] for ask in asks],
-            **self._arguments(first, options),
+            [self._workload.prompts[ask.prompt] for ask in asks], **self._arguments(first, options)
         )
         torch.manual_seed(first.seed)
         draws = [each.next_draws() for each in expected]
@@ -207,12 +189,7 @@ class Asked:
     def _expected(
         self, ask: Ask, way: Way, *, options: Resolved | None = None, turns: Sequence[ChatTurn] = ()
     ) -> Expected:
-        """Return what the engine is to answer.
-
-        Args:
-            options: Those of the batch; None resolves those of the request.
-            turns: Those of the chat so far.
-        """
+        """Return what the engine is to answer; `options` are those of a batch, `turns` those of the chat so far."""
         plan = plan_of(self._workload, self._state, ask, way, turns)
         plan = self._chosen(promoted_plan(plan, self._promoted, ask, way, self._computed))
         logits = self._logits(plan)
@@ -264,15 +241,7 @@ def _has_gap(plan: Plan, window: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back for one request.
-
-    Attributes:
-        sequences: Tokens of the returned sequences; of the first one only, if the others come as text.
-        is_padded: Whether the sequences have padding.
-        texts: Texts of all sequences; () if none came back.
-        ended: Whether the first sequence ended before the limit; None if that is not said.
-        streamed: The tokens that a listener or streamer got; None if there was none.
-    """
+    """What came back for one request; None, or (), for what did not."""
 
     sequences: tuple[tuple[int, ...], ...]
     is_padded: bool = False
@@ -285,14 +254,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the reference needs to answer a request.
-
-    Attributes:
-        seen: The tokens that processors see before the generated ones.
-        fed: The tokens that transformers is given.
-        is_link: Whether transformers generates over the linked prompt.
-        ends: Tokens that end the answer.
-    """
+    """What the reference needs to answer a request: tokens that processors `seen`, and that transformers is `fed`."""
 
     ask: Ask
     model: Model
@@ -320,11 +282,7 @@ class Expected:
             self.options.drafter.answers[self.fed] = self._decoded(nullcontext, self.logits).sequences[0]
 
     def streamed(self) -> list[int] | None:
-        """Return the new tokens that the streamer got, if there is one.
-
-        Raises:
-            BrokenLaw: The prompt did not come first, or the end not last.
-        """
+        """Return the new tokens that the streamer got, if there is one, behind the prompt and before the end."""
         streamer = self.options.given.get("streamer")
         if streamer is None:
             return None
@@ -336,7 +294,6 @@ class Expected:
         return [token_id for each in others for token_id in each]
 
     def checked_items(self, items: queue.Queue[Any]) -> Completion:
-        """Compare what a listener of a service got with the reference, and return the completion."""
         heard: list[int] = []
         while not isinstance(item := items.get(timeout=60), Completion):
             if isinstance(item, BaseException):
@@ -348,11 +305,6 @@ class Expected:
     def checked(
         self, completion: Completion, draws: Sequence[Draws], streamed: Sequence[int] | None = None
     ) -> Completion:
-        """Compare a completion with the reference, and return it.
-
-        Raises:
-            BrokenLaw: They differ, and rounding does not explain it.
-        """
         if completion.plan.tokens != self.plan.tokens:
             raise BrokenLaw(f"{self.ask}: other tokens were planned")
         if (completion.logprobs is None) is ("logprobs" in self.options.given):
@@ -368,14 +320,7 @@ class Expected:
         return completion
 
     def compare(self, answer: Answer, draws: Sequence[Draws]) -> None:
-        """Compare an answer with the reference.
-
-        Args:
-            draws: Those of each sequence, or one for all sequences that transformers generates together.
-
-        Raises:
-            BrokenLaw: They differ, and rounding does not explain it.
-        """
+        """Compare an answer with the reference for the draws of each sequence, or for those of all together."""
         for row in answer.sequences:
             if not answer.is_padded:
                 self.logits.after(row[:-1])  # one forward pass for all steps

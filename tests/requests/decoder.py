@@ -25,11 +25,6 @@ class Logits:
     """Logits behind a prompt and any generated tokens. Each is computed once."""
 
     def __init__(self, compute: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """Create the logits of one prompt.
-
-        Args:
-            compute: Returns the logits `[n + 1, V]` behind the prompt and behind each of n generated tokens.
-        """
         self._compute = compute
         self._known: dict[tuple[int, ...], torch.Tensor] = {}
 
@@ -41,7 +36,6 @@ class Logits:
         return self._known[token_ids]
 
     def greedy(self, num_tokens: int) -> tuple[int, ...]:
-        """Return the first tokens of the greedy answer."""
         token_ids: tuple[int, ...] = ()
         for _ in range(num_tokens):
             token_ids = (*token_ids, int(self.after(token_ids).argmax()))
@@ -61,14 +55,7 @@ class Logits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """The answer of the reference.
-
-    Attributes:
-        sequences: Generated tokens, without padding.
-        ended: Whether an end token or a criterion ended each sequence.
-        output: The output object of transformers.
-        has_beams: Whether rows of the output are beams, not sequences.
-    """
+    """The answer of the reference, without padding. Rows of `output` may be beams."""
 
     sequences: tuple[tuple[int, ...], ...]
     ended: tuple[bool, ...]
@@ -94,17 +81,7 @@ def decode(
     criteria: Sequence[Criterion],
     draws: Draws,
 ) -> Decoded:
-    """Decode behind a prompt.
-
-    Args:
-        hf: The model of transformers. Only its settings of generation are used.
-        logits: Behind the prompt.
-        prompt_ids: The tokens that processors and criteria see before the generated ones.
-        options: Other options of `generate`.
-        ends: Tokens that end a sequence.
-        criteria: Stopping criteria.
-        draws: The source of random numbers.
-    """
+    """Decode behind a prompt, with the settings of generation of a model, and its other options."""
     num_given, num_known = len(prompt_ids), len(logits.after(()))
     has_beams = options.get("num_beams", 1) > 1
 
@@ -167,7 +144,6 @@ class RowDraws(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, unless it draws tokens."""
         if func is not torch.multinomial:
             return func(*args, **(kwargs or {}))
         (probabilities,) = args[0].to(torch.float64)

@@ -33,13 +33,7 @@ _OF_PLACES = frozenset({"bad_words_ids", "sequence_bias", "eos_token_id"}) | CRI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Options whose places are tokens.
-
-    Attributes:
-        given: What the engine gets.
-        reference: What the reference gets, besides `ends` and `criteria`.
-        ends: None means those of the engine.
-    """
+    """Options whose places are tokens: what the engine and the reference are given. `ends` None means the engine's."""
 
     given: dict[str, Any]
     reference: dict[str, Any]
@@ -49,16 +43,11 @@ class Resolved:
 
 
 def names_places(ask: Ask) -> bool:
-    """Whether an option names places in the greedy answer."""
     return not _OF_PLACES.isdisjoint(ask.options)
 
 
 def resolve(ask: Ask, path: Sequence[int]) -> Resolved:
-    """Return the options of a request.
-
-    Args:
-        path: The greedy answer; () if no option names a place in it.
-    """
+    """Return the options of a request. `path` is the greedy answer, or () if no option names a place in it."""
     named = dict(ask.options)
     same = {name: value for name, value in named.items() if name in _SAME}
     reference = same | {name: True for name in _OUTPUTS if name in named} | _of_tokens(named, path)
@@ -116,8 +105,6 @@ def _ends_in(token_id: int) -> Criterion:
 
 
 def _contains(text: str) -> Criterion:
-    """Return a criterion that stops at a token whose text has a character."""
-
     def criterion(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         return torch.tensor([text in VOCABULARY.detokenize(row[-1:]) for row in input_ids.tolist()])
 
@@ -125,28 +112,19 @@ def _contains(text: str) -> Criterion:
 
 
 class Recorder:
-    """A streamer that records what it gets."""
-
     def __init__(self) -> None:
         self.puts: list[list[int]] = []
         self.ends: list[int] = []
 
     def put(self, value: torch.Tensor) -> None:
-        """Receive the tokens of the prompt, or new ones."""
         self.puts.append(value.reshape(-1).tolist())
 
     def end(self) -> None:
-        """Receive the end, and note how much came before."""
         self.ends.append(len(self.puts))
 
 
 class Drafter:
-    """An assistant that knows the answers, and drafts a wrong token after each `num_right` tokens.
-
-    Attributes:
-        answers: The answer behind each prompt.
-        model: What transformers takes for a model.
-    """
+    """A model for transformers that knows the answers, and drafts a wrong token after each `num_right` tokens."""
 
     def __init__(self, num_right: int) -> None:
         self.answers: dict[tuple[int, ...], tuple[int, ...]] = {}
