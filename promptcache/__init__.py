@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from promptcache.diagnostics import UnsupportedModel as UnsupportedModel
     from promptcache.encode import Audit as Audit
     from promptcache.engine import Engine as Engine
-    from promptcache.engine import EngineStats as EngineStats
     from promptcache.kv import BlobTier as BlobTier
     from promptcache.kv import StoreConfig as StoreConfig
     from promptcache.language import CheckedSchema as CheckedSchema
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from promptcache.loops import PrefixCache as PrefixCache
     from promptcache.loops import frequent_prefixes as frequent_prefixes
     from promptcache.session import Chat as Chat
+    from promptcache.session import EngineStats as EngineStats
     from promptcache.session import WarmReport as WarmReport
     from promptcache.settings import ServiceLimits as ServiceLimits
     from promptcache.structured import Choice as Choice
@@ -90,12 +90,12 @@ _NAMES = {
         "UnknownSchema UnsupportedModel"
     ),
     "promptcache.encode": "Audit",
-    "promptcache.engine": "Engine EngineStats",
+    "promptcache.engine": "Engine",
     "promptcache.kv": "BlobTier StoreConfig",
     "promptcache.language": "CheckedSchema Prompt Schema",
     "promptcache.layout": "Layout Level Plan",
     "promptcache.loops": "PrefixCache frequent_prefixes",
-    "promptcache.session": "Chat WarmReport",
+    "promptcache.session": "Chat EngineStats WarmReport",
     "promptcache.settings": "ServiceLimits",
     "promptcache.structured": "Choice Grammar JSONSchema Regex ToolCall",
 }

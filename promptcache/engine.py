@@ -6,7 +6,6 @@ All methods are thread-safe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, Unpack
 from weakref import WeakSet
@@ -29,13 +28,12 @@ from promptcache.decode import (
     score,
     tokenized_choices,
 )
-from promptcache.diagnostics import InvalidValue, Short, Unpicklable
+from promptcache.diagnostics import InvalidValue, Unpicklable
 from promptcache.encode import (
     DEFAULT_AUDIT_TOKENS,
     Audit,
     Executor,
     Progress,
-    Promotions,
     Repetition,
     audit,
     check_linking,
@@ -50,28 +48,10 @@ from promptcache.model import Model, as_model, load_model, tell_unused, wrap_tok
 from promptcache.options import OPTIONS, AnswerKeywords, OptionKeywords
 from promptcache.planning import Catalog, Planner, PromptSource, TemplateOptions, choose_placement, serve_schema
 from promptcache.rows import choose_kernels, used_kernels
-from promptcache.session import Chat, WarmReport, chat_prompt, warm
+from promptcache.session import Chat, EngineStats, WarmReport, chat_prompt, warm
 from promptcache.settings import CodecName, EngineKeywords, EngineSettings, PretrainedKeywords, ServiceLimits
 from promptcache.structured import OutputType, Parsed
 from promptcache.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class EngineStats(Short):
-    """Figures of an engine.
-
-    Attributes:
-        memory_bytes: KV that is kept in memory now: modules, history and joined copies.
-        budget_bytes: Limit of this KV. What running requests use is not limited by it.
-        promotions: Combinations of modules that were promoted.
-        attention: The kernels of attention: "torch" for PyTorch's; on a GPU also "triton", or "graphs" for Triton's in
-            CUDA graphs.
-    """
-
-    memory_bytes: int
-    budget_bytes: int
-    promotions: Promotions
-    attention: str
 
 
 class Engine(Unpicklable):

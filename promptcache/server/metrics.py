@@ -9,8 +9,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from promptcache.decode import Completion, ServiceCounts, ServiceObserver
-from promptcache.engine import EngineStats
 from promptcache.kv import Store
+from promptcache.session import EngineStats
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
