@@ -1,7 +1,5 @@
 """The devices that tests run on: the CPU, and with `-m gpu` a CUDA device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 Shapes are small; mechanisms are the published ones: grouped heads, partial rotation, soft caps, sinks, windows, experts, RoPE scaling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model hub of one's own: a cache folder as huggingface_hub keeps it, and a server that answers like the hub."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -3,8 +3,6 @@
 `python -m tests.models_page`; a minute or two. All other words of the page are written by hand.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

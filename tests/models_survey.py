@@ -3,8 +3,6 @@
 Run by tests/test_models_survey.py; `python -m tests.models_page` writes its results to docs/models.md.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import random

@@ -3,8 +3,6 @@
 Cells run as in Jupyter: in one namespace, and the value of a last expression is shown.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -5,8 +5,6 @@ weight. This script needs `gguf` and `accelerate`. Where a hub can be reached, H
 same model in full precision.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Limits of CPU time that hold on slow machines, too."""
 
-from __future__ import annotations
-
 import time
 
 _REFERENCE_S = 0.005

@@ -1,7 +1,5 @@
 """Imports between rooms point in one direction, and rooms are entered by their `__init__` only."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """A file that is written atomically is complete or does not exist, and only regular files are opened."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

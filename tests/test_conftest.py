@@ -1,7 +1,5 @@
 """Under CI a test gets the same examples, whichever tests ran before it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Every example in the repository runs: schemas, prompts, scripts, and the README's own code."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

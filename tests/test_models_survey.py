@@ -1,7 +1,5 @@
 """Every causal language model of transformers is right or refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.models_survey import SAMPLE, TYPES, Finding, Outcome, survey

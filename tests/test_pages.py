@@ -1,7 +1,5 @@
 """The pages of the documentation: their links, the site that is made of them, its pictures, and the tutorial."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

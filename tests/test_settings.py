@@ -1,7 +1,5 @@
 """Settings and options are declared once, and hold in Python, over HTTP, in commands, in the environment and on the page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, get_type_hints
 

@@ -1,7 +1,5 @@
 """Alternatives are timed in turn, and the first run of each does not count."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What type checkers know of a program: its options, the values of answers, and the names that it imports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 `python -m tests.tutorial` writes what they print into the page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """The style of calls, learned from the chat template: calls that the template writes are read, and may be forced."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

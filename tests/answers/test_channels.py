@@ -1,7 +1,5 @@
 """The reasoning of answers, and their channels: the final one is the text, calls are calls, and the others are reasoning."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The text of an answer, piece by piece: whole characters, and never a part of a stop string."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

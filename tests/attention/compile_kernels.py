@@ -3,8 +3,6 @@
 Prints one line for each kernel, with the bytes that it spills.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

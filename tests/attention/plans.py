@@ -1,7 +1,5 @@
 """Random forward passes, and dense attention by position: the oracle of all backends."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

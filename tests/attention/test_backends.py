@@ -1,7 +1,5 @@
 """Backends agree with each other and with dense attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -5,8 +5,6 @@ makes or changes numbers counts as one kernel. Views, allocations and empty resu
 more than one kernel on a GPU, so a count is a lower bound; it depends on no machine.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The Triton backend in Triton's interpreter: plans of any kind equal dense attention in float64."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The Triton backend on a CPU, in Triton's interpreter. Importing this file skips the tests if triton is not installed."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The benchmarks measure what they say: every alternative computes the same request."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Each benchmark of this repository runs, and writes what it measured."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

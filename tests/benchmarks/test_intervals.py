@@ -1,7 +1,5 @@
 """Intervals are those of the methods that they name."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

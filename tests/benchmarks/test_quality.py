@@ -1,7 +1,5 @@
 """The quality benchmark compares like with like."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise

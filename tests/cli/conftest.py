@@ -1,7 +1,5 @@
 """A folder of small documents to run commands in, and the commands themselves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """`promptcache chat`, with the model that ships in the package."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

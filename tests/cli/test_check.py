@@ -1,7 +1,5 @@
 """`promptcache check`."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`promptcache collect` writes files of members."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Help by the command line: completion by click in the shell, the list of commands, and `promptcache why`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`--context`: templates are documents for every command, and included files show their own lines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

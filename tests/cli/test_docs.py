@@ -1,7 +1,5 @@
 """The sessions of docs/cli.md run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

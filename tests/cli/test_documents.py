@@ -1,7 +1,5 @@
 """Reading documents, finding schemas, and writing files."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """`promptcache fidelity`: its tables, exit codes and files. Most tests have made-up figures instead of a model."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import import_module

@@ -1,7 +1,5 @@
 """`promptcache fmt` writes what changes, whole, and touches nothing that has errors."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

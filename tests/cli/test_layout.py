@@ -1,7 +1,5 @@
 """`promptcache layout`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Command lines that are refused: each has its exit code and a reason, changes no file, and loads no model."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The model that a command names: the demo model, a folder, or a hub id."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`promptcache new` writes schemas that work as they are."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import tomllib

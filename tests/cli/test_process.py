@@ -1,7 +1,5 @@
 """Tests that need a process of their own: start-up, signals, closed pipes and streams, the locale."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

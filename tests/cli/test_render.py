@@ -1,7 +1,5 @@
 """`promptcache render`."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

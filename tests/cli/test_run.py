@@ -1,7 +1,5 @@
 """`promptcache run` with the model that ships in the package, arguments of `--arg`, and tools of `run` and `chat`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

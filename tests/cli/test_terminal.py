@@ -1,7 +1,5 @@
 """Output on a terminal, with few columns, and errors in the words of a command line."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """`promptcache test` runs the examples of a schema, its pairs of choices, its own tests, and with a model one law."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

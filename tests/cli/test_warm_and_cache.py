@@ -1,7 +1,5 @@
 """`promptcache warm` and `promptcache cache`, with the model that ships in the package."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`promptcache watch`, whose waiting is replaced by edits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

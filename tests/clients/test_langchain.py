@@ -1,7 +1,5 @@
 """LangChain as a client of the server, as it is. The tests of the server use the package `openai`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Retrievers of LangChain and LlamaIndex: their documents become members of a collection, and the answer comes from them."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sampling does not depend on the order of equal scores, on rounding, or on the other rows of a batch."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

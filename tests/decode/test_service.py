@@ -1,7 +1,5 @@
 """A service answers each request as an engine answers it alone, whatever else it does."""
 
-from __future__ import annotations
-
 import gc
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The shipped model loads offline, is small, and reads simple documents; the tools that trained it still run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of codes: every code is raised, and its examples get it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

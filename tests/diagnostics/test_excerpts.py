@@ -1,7 +1,5 @@
 """Excerpts: diagnostics as text."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

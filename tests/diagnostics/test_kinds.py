@@ -1,7 +1,5 @@
 """Kinds of values: accepted values, and the messages for others; suggestions for mistyped names."""
 
-from __future__ import annotations
-
 import pickle
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The executor: KV of encodings from any schema or none, encoded by any thread, in chains, batches and chunks."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The self-test's verdict on models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The travel schema, an engine that has it, and every way to ask an engine one prompt."""
 
-from __future__ import annotations
-
 import queue
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models with chat templates that write tools, and conversations with calls."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

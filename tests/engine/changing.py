@@ -1,7 +1,5 @@
 """Tiny models with adapters and hooks, and a machine that changes one between and during requests."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import warnings

@@ -1,7 +1,5 @@
 """A machine over an engine that promotes: every answer is the modular or the exact one, and says which."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any

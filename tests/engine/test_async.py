@@ -1,7 +1,5 @@
 """`agenerate` and `astream`: the answers of `generate` in event loops, and requests that end with their tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

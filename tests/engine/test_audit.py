@@ -1,7 +1,5 @@
 """Audits: the distance is that of the reference from the model's own forward pass, and both answers are greedy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

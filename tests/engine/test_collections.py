@@ -1,7 +1,5 @@
 """`context="previous"` and collections: which encodings prompts use, what warming encodes of them, and members."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Requests from end to end on each device: equal answers, and KV in the right tier."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The public interface of an engine, what its results show, and its end: what ends with it, what stays, and later calls."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import itertools

@@ -1,7 +1,5 @@
 """A text for which the model computes infinities or NaN ends its own request, and changes no other answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Options of generation: the same meaning from every source, or refused by name."""
 
-from __future__ import annotations
-
 import copy
 import queue
 from collections.abc import Callable

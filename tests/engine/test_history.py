@@ -1,7 +1,5 @@
 """History changes no answer: requests on an engine with history equal those on an engine without."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

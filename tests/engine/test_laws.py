@@ -1,7 +1,5 @@
 """The laws of docs/architecture.md over random schemas and prompts in float64, and over requests with all options of `generate`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from pathlib import Path

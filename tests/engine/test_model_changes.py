@@ -1,7 +1,5 @@
 """An engine serves the model as it was when the engine was made, and refuses another one before anything is computed or kept."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Answers with a format: valid, equal to those of transformers under the same masks, and independent of other rows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schemas that fit the model, plans, which the planner caches while they are right, and chat messages, which are prompts."""
 
-from __future__ import annotations
-
 import gc
 import re
 import tracemalloc

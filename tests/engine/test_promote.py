@@ -1,7 +1,5 @@
 """Promotion: an answer is the modular or the exact one, says which, and no request waits for a promotion."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Answers of models that reason first: the reasoning is apart from the answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models, tokenizers and settings that an engine refuses by name, with the fix."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

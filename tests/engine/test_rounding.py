@@ -1,7 +1,5 @@
 """Law 1 in float32 on models whose attention scores are large: the demo model, and SmolLM2-135M-Instruct."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Logits of several prompts at once, and scores of texts that continue a prompt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

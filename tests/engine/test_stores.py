@@ -1,7 +1,5 @@
 """Stores of an engine: all ways to name one, faults of stores, and stores that engines share or find again."""
 
-from __future__ import annotations
-
 import gc
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Tools: their definitions and messages as the chat template writes them, and the calls of answers."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial

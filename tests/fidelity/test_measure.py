@@ -1,7 +1,5 @@
 """Measurements of fidelity: exact settings are ordinary prefill, one prompt is an audit, and equal settings are one."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

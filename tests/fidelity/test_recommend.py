@@ -1,7 +1,5 @@
 """The rule of the recommendation, on made-up figures, and intervals by the bootstrap."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -5,8 +5,6 @@ written too. Code under coverage is several times slower than it is otherwise, s
 judged by whoever replays it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import time

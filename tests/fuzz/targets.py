@@ -3,8 +3,6 @@
 Errors of ours are answers. What is left – any other exception, and an assertion here that a law is broken – is a finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

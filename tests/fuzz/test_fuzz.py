@@ -1,7 +1,5 @@
 """Coverage-guided fuzzing, for as long as PROMPTCACHE_FUZZ_SECONDS says: half an hour by default, all targets together."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

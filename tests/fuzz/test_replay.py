@@ -1,7 +1,5 @@
 """Every input of the corpus, and every input that fuzzing found earlier, takes less than a second."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

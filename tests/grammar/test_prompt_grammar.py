@@ -1,7 +1,5 @@
 """The grammar of a schema's prompts, by example; tests/laws/test_laws.py holds it and the checker to each other."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

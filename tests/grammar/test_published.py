@@ -1,7 +1,5 @@
 """The published grammar and the checker agree on the structure of documents, and the files for editors name grammars."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

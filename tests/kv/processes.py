@@ -1,7 +1,5 @@
 """Other processes for tests. They are forked from a server that has torch loaded, so each starts at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

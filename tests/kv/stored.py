@@ -1,7 +1,5 @@
 """Small stored encodings, how to compare them, and places of a tier: a folder, and URLs whose file systems can fail."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """All stores agree with a dict while their tiers fail, and no budget is exceeded after any step."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

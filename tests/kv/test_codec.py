@@ -1,7 +1,5 @@
 """Codecs: stored KV has the promised size, and decodes within half a level, always to the same numbers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Eviction agrees with a model that sorts all entries every time, and keeps entries in use."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

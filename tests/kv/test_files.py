@@ -1,7 +1,5 @@
 """A tier of files returns what was written, bit for bit, or raises a typed error, in a folder and under URLs."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import tempfile

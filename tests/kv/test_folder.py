@@ -1,7 +1,5 @@
 """A tier of files in a folder: hostile files, permissions, locks, and what fails in the system."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The budget of a folder holds after every step, and processes that share it are killed at any moment."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

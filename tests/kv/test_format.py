@@ -1,7 +1,5 @@
 """The file of an encoding is read back bit for bit, or it is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Whatever is in the folder of a store, it serves the right KV or none, in time, and nothing outside changes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The memory store agrees with a dict, stays within its budget, and never changes KV that a request uses."""
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A store over tiers: the tier that serves, copies between tiers, and reports of faults."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

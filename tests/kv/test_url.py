@@ -1,7 +1,5 @@
 """A tier of files under a URL: what does not answer, what is wrong, timeouts, and parallel reads."""
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

@@ -1,7 +1,5 @@
 """Schemas and prompts for the tests of this folder, and helpers to compare them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The documents of faults.txt and of schema_faults.txt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

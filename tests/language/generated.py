@@ -1,7 +1,5 @@
 """Random declared schemas, small enough to try all their combinations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """The element `answer`: the formats that it states, where they come from, and answers of examples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of schemas built in Python, and of printing and parsing them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Chat messages become turns with exactly their text, or are refused with their place."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Collections in schema documents and prompts."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of `<rules>`: conditions, choices, their implications and their diagnostics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import product

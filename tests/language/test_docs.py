@@ -1,7 +1,5 @@
 """Tests of the XML examples in the documentation against the surrounding text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Documents with one fault: the code, the place that a caret marks, and words of the message and of the help."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

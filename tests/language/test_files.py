@@ -1,7 +1,5 @@
 """Tests of the forms that documents and their files can be given in, and of the errors for other values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

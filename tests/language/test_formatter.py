@@ -1,7 +1,5 @@
 """Tests of the formatter: it keeps tokens and comments, and is idempotent."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress

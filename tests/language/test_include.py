@@ -1,7 +1,5 @@
 """Tests of includes: their content, the places of their faults, and their cost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, SchemaError

@@ -1,7 +1,5 @@
 """Tests of diagnostics: the place of the cause, the suggested text, and documents that are meant and have no warning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

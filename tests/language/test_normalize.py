@@ -1,7 +1,5 @@
 """Tests of the final text of a schema: separators, the open turn and inherited options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

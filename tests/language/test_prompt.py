@@ -1,7 +1,5 @@
 """Tests of prompts built in Python, and of their XML."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

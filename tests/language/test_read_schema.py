@@ -1,7 +1,5 @@
 """Tests of schema documents: their content, the paper's dialect, and the limits of `src`."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

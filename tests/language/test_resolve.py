@@ -1,7 +1,5 @@
 """Tests of resolving prompts to selections."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of the implications of rules against an exhaustive search."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Tests of large documents: every answer takes about a second, or a limit is reported with its number."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Tests of templates: values stay data, names are strict, and resource limits hold."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests of the types and patterns of parameters, of versions, and of the examples of a schema."""
 
-from __future__ import annotations
-
 import re
 import time
 

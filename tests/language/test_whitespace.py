@@ -1,7 +1,5 @@
 """Tests of whitespace: formatting a document never changes its tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from xml.sax.saxutils import escape

@@ -1,7 +1,5 @@
 """Tests of the strict XML reader: exact places, and safety against hostile documents."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Find the cached tokens that new tokens attend to most, from the attention that transformers itself returns."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy

@@ -4,8 +4,6 @@ Users need none of them: a schema of theirs cannot break one. The grammars see o
 codes of what they see are listed here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

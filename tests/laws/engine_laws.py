@@ -3,8 +3,6 @@
 `ENGINE_LAWS` lists those of one prompt. The error says how far the logits are from those they must equal.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Stores that fail, to test an engine whose KV is lost or refused: for the keys that a rule chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 

@@ -3,8 +3,6 @@
 `LAWS` lists them. Laws that need a model are in `engine_laws`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace

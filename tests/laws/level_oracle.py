@@ -4,8 +4,6 @@ These functions are slow and short. They share no code with the layout and the p
 take the runs and their positions as given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The schema that a prompt with members of collections stands for: one that has these members as modules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ It counts positions itself, and shares no code with the planner that it checks. 
 the layout; another law compares them with the texts of the schema.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 

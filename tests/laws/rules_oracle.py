@@ -3,8 +3,6 @@
 It shares no code with the compiled rules and the solver that it checks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A schema under test as the laws need it: with its document, the files that it names, and its grammars."""
 
-from __future__ import annotations
-
 from functools import cache, cached_property
 from pathlib import Path
 

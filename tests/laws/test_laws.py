@@ -1,7 +1,5 @@
 """The laws that need no model, over random schemas and over the schemas that ship."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

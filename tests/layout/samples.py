@@ -1,7 +1,5 @@
 """Schemas and prompts written as XML, taken through language and layout with the byte tokenizer."""
 
-from __future__ import annotations
-
 from promptcache.language import Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.layout import Layout, Plan, lay_out, make_plan, run_variants

@@ -1,7 +1,5 @@
 """Laws of digests: two encodings, or two parts, have one digest exactly if their KV is the same."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Callable, Hashable

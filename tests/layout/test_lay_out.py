@@ -1,7 +1,5 @@
 """Laws of the layout: the positions of runs and slots."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Laws of the plan: every token once, at its place, reused where it can be, and its text continued as one text."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws of the rendered prompt: what the model sees, and where each part of it comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A linked prompt serves a loop of the caller: transformers' `generate` and the model give what the engine gives."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A prefix cache changes no logits: each row gets those of a forward pass over its tokens alone."""
 
-from __future__ import annotations
-
 import gc
 import random
 import weakref

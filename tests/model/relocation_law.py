@@ -1,7 +1,5 @@
 """The law of relocation: moved keys are those that the model computes at the new positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any

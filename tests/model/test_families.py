@@ -1,7 +1,5 @@
 """Law 1 for every supported model family, through encoding, linking and generation."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import cache

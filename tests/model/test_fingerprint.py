@@ -1,7 +1,5 @@
 """Fingerprints change exactly with the KV of a model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Packed linear layers compute what plain ones do."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

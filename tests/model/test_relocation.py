@@ -1,7 +1,5 @@
 """Keys move to other positions as if the model had computed them there, in every family but those that cannot."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Stop strings end a row where transformers ends it."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import chain
 from typing import Any

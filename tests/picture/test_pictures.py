@@ -1,7 +1,5 @@
 """Pictures of trees: to scale, with the user's words, and with no content from other places."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """Laws of the tree that is shown: every token once, at its position, in its part; IPython shows it as pictures."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

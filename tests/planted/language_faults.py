@@ -4,8 +4,6 @@ Most are planted at its entry points: in the arguments and results of `check_sch
 `print_schema`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Faults of layout and plan: wrong positions, wrong contexts, wrong variants, wrong levels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Definition and registry of the planted faults."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

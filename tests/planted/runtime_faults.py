@@ -1,7 +1,5 @@
 """Faults of encoding, linking, attention, generation, keys and store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 All models are made before a fault is planted, because the self-test at load is not one of the laws.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The laws of `tests.templates` can fail: each planted fault, and each missing habit of a chat template, breaks one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime

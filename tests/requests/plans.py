@@ -1,7 +1,5 @@
 """The modular plans of drawn requests, the features of each by name, and the pairs that cannot be together. No model is run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Nothing is computed here. Options that name tokens name places in the greedy ans
 have an effect.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Documents of a retriever, and tools, become members of a collection."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

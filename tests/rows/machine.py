@@ -3,8 +3,6 @@
 Free memory of tails is filled with NaN, and memory that is allocated holds NaN.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Requests in two batches, with and without recorded steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ As the capture of a CUDA graph does, it refuses what needs numbers of the device
 the host as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Batches: each answer equals the answer to the request alone."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Coalescing: small segments copied into one buffer have the same tokens in the same order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 

@@ -1,7 +1,5 @@
 """Recorded steps on a GPU: `make test-gpu`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

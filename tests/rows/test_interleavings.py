@@ -1,7 +1,5 @@
 """One forward pass over many requests: each gets the logits that it gets alone."""
 
-from __future__ import annotations
-
 import random
 import weakref
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 The interpreter takes seconds for a request, so most tests compute none.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Recorded steps, with a stand-in for CUDA graphs and the Triton kernels in the interpreter."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import weakref

@@ -3,8 +3,6 @@
 `make test-slow` runs these tests if there is an nginx: `apt-get install nginx` on Debian.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

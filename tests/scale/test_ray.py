@@ -5,8 +5,6 @@
 `PROMPTCACHE_RAY_STREAMS` and `PROMPTCACHE_RAY_KILLS` are the numbers of streams and of kills (24 and 1).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

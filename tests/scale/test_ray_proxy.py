@@ -1,7 +1,5 @@
 """The middleware of Ray's proxy: requests of a replica that ends are sent again, or end with an error that says so."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A server on the demo model in this process, under uvicorn, and fakes of its service."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

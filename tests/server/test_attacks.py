@@ -4,8 +4,6 @@ Each attack has a short form and, marked `slow`, a form with bounds: `/livez` is
 and a client that asks chats meanwhile waits for twice its idle time and one queue at most.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

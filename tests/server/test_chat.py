@@ -1,7 +1,5 @@
 """Answers over HTTP are those of the engine, in OpenAI's form, for OpenAI's unchanged client, with their reasoning apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files for containers, systemd and Kubernetes fit the command, each other, and the tools that read them."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import re

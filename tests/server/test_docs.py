@@ -1,7 +1,5 @@
 """docs/serving.md and docs/scaling.md: their examples run."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

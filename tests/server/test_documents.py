@@ -1,7 +1,5 @@
 """Prompt documents over HTTP: answered, checked and planned as text, and never as the name of a file."""
 
-from __future__ import annotations
-
 import asyncio
 import pkgutil
 from collections.abc import Callable

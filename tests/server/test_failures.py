@@ -1,7 +1,5 @@
 """Errors and planted failures of the service: each has a status, or is the last event of a stream, for OpenAI's client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """Answers with a form over HTTP, for OpenAI's unchanged client: JSON of a schema, and calls of tools."""
 
-from __future__ import annotations
-
 import gc
 import json
 import threading

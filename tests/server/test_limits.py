@@ -1,7 +1,5 @@
 """Keys, sizes, ids and the log: what a request meets before anything else."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The log of the server: lines of JSON, and few of them for one fault."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

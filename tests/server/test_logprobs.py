@@ -1,7 +1,5 @@
 """Log-probabilities over HTTP: those of the engine, in OpenAI's two forms, the same in streams."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics agree with what clients asked and got, and Prometheus' own parser reads them."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

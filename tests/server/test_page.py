@@ -1,7 +1,5 @@
 """The page in a browser: Chromium on a server without keys of clients. Skipped where there is no browser."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Bodies and paths that are refused, before anything is queued: each has a status, a code, its place and a reason."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

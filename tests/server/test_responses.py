@@ -1,7 +1,5 @@
 """`/v1/responses`, for OpenAI's unchanged client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Schemas and members of collections over HTTP: what clients see, and what only the admin key may change."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """`promptcache serve`: its options, and a process that ends without breaking an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

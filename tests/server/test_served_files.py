@@ -1,7 +1,5 @@
 """Schemas with files over HTTP: clients use the files that a served schema was read with, and open no other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server closes the connections of slow clients, refuses too many and malformed requests, and answers others."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -4,8 +4,6 @@ Clients ask plainly and in streams, under several keys, with and without modules
 Meanwhile the schema is replaced and removed, and the budgets of memory and history are too small for all of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import logging

@@ -4,8 +4,6 @@ Schemas use every element of the language, and are small enough to run through a
 measured with the byte tokenizer, and everything shrinks to the fewest modules with the shortest text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import cache
 

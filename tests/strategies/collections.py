@@ -1,7 +1,5 @@
 """Strategies for schemas with collections: random schemas, with collections at random places."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import strategies as st

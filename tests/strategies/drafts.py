@@ -4,8 +4,6 @@ Any draft gives a valid schema: `schema_xml` settles unique names, sizes and nes
 better than a tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """Random JSON schemas whose values are small."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

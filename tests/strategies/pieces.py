@@ -4,8 +4,6 @@ A piece replaces a marker element in the text of a valid document. Its place is 
 language is not asked for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

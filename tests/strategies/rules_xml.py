@@ -3,8 +3,6 @@
 The valid selections of the document are known as masks. A rule is written only if every module can still be used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce

@@ -4,8 +4,6 @@ A fault is a piece of XML in any place of a valid schema or of a file that it in
 schema. What is wrong with XML itself in one fixed place is in tests/language/faults.txt only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Modules that a prompt may name, and the smallest selection with some."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Set
 

@@ -4,8 +4,6 @@ Only modules move whose paths lead to modules that move with them, so that each 
 of includes is not asked of the language.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy

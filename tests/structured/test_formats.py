@@ -1,7 +1,5 @@
 """Output formats: what they accept, what they refuse, and the values of answers."""
 
-from __future__ import annotations
-
 import enum
 import itertools
 import json

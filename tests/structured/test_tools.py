@@ -1,7 +1,5 @@
 """Tools: definitions, calls in texts of answers, and forced calls."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Small tokenizers of the kinds that public models have, with the control tokens of the templates in `shapes`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Laws of what a model reads: the conversation as its chat template writes it, with the tokens of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 

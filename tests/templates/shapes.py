@@ -4,8 +4,6 @@
 library had the second template: a test shows that their conversations exercise the habit.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

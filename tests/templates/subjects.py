@@ -1,7 +1,5 @@
 """A chat template with a tokenizer, in this library and in transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The laws of `laws` over every chat template of `shapes` and every tokenizer of `kinds`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

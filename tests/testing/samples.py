@@ -1,7 +1,5 @@
 """Schemas written by hand for tests of the strategies, and a search for examples that have given features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from typing import TypeVar

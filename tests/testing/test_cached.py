@@ -1,7 +1,5 @@
 """`check_cached` passes for a model that links exactly and rounds as its dtype does, and else reports the smallest prompt."""
 
-from __future__ import annotations
-
 import pytest
 
 from promptcache import Engine

@@ -1,7 +1,5 @@
 """The strategies that users import: cases of any schema, in the tokens of any tokenizer."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

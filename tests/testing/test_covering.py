@@ -1,7 +1,5 @@
 """A covering has few prompts that show every pair of choices; small schemas get all their prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples of docs/testing.md run as the page shows them."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

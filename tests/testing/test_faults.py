@@ -1,7 +1,5 @@
 """Schemas and prompts with one fault each report it first, in its place; a reported prompt is the smallest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

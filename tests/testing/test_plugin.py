@@ -1,7 +1,5 @@
 """The pytest plugin, run by pytest itself in folders of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Random schemas and prompts: valid, in every form of the language, and simplest when they shrink."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from hypothesis import Phase, example, find, given, settings

@@ -1,7 +1,5 @@
 """Schemas in several files: the same meaning as one document, valid files, and simple files after shrinking."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from posixpath import dirname
 

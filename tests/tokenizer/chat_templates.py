@@ -3,8 +3,6 @@
 `tests/templates` has one template for each habit.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

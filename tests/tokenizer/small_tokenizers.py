@@ -1,7 +1,5 @@
 """Small tokenizers of every kind that models come with, made here from a few lines of text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hub tokenizer against the tokenizers and chat templates of the transformers library, where they must agree."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

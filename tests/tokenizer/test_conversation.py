@@ -1,7 +1,5 @@
 """Laws of conversations: what the chat template writes around contents, and where it is cut."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """From the name of a model to its folder, and what the configuration in it declares."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

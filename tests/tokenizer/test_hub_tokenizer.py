@@ -1,7 +1,5 @@
 """Laws of the hub tokenizer: text stays text, pieces decode to themselves, BOS and EOS are the model's."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib import import_module
