@@ -34,24 +34,6 @@ from tests.strategies.schema_faults import BrokenSchema
 from tests.strategies.schema_xml import grow
 from tests.strategies.split_files import FileWish, SchemaFiles, divide, file_wishes
 
-__all__ = [
-    "TOKENIZERS",
-    "BrokenSchema",
-    "InvalidPrompt",
-    "SchemaFiles",
-    "broken_schemas",
-    "exact_prompts",
-    "exact_schemas",
-    "invalid_prompts",
-    "pairs",
-    "prompt_documents",
-    "prompts",
-    "schema_documents",
-    "schema_files",
-    "schemas",
-    "selections",
-]
-
 TOKENIZERS = st.sampled_from([ByteTokenizer(), ByteTokenizer(bos=False)])
 """The byte tokenizer with and without BOS, for every law over random schemas."""
 
