@@ -292,7 +292,7 @@ def test_members_are_written_and_read(texts: dict[str, str]) -> None:
     assert {name: member.text for name, member in members.items()} == texts
 
 
-@given(text=st.text(max_size=300) | st.sampled_from(("17", "2026-11-28T09:00", "a:b", "..", "x?y=[1]")))
+@given(text=st.text(max_size=300) | st.sampled_from(("17", "2026-11-28T09:00", "a:b", "..", "x?y=[1]", "a\u1680b")))
 def test_every_text_resembles_a_name(text: str) -> None:
     """`as_name` returns a name of a member, which files, prompts and rules take; a name stays as it is."""
     name = as_name(text)

@@ -23,9 +23,8 @@ RESERVED_OUTSIDE_MODULES = frozenset({"version"})
 
 _MAX_PATH = MAX_DEPTH * (MAX_NAME + 1)
 
-_START = (
-    "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
-)
+_START = "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u167f\u1681-\u1fff\u200c\u200d\u2070-\u218f"
+_START += "\u2c00-\u2fef\u3001-\ud7ff"  # not U+1680, a space that XML takes: lists of names end at it
 _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 _INSIDE = f"-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}"
 _NAME = re.compile(f"[{_START}][{_INSIDE}]*")
@@ -110,7 +109,7 @@ def is_tag(text: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` is an XML name without a colon and with at most `MAX_NAME` characters."""
+    """Return whether `text` is an XML name without colons and spaces and with at most `MAX_NAME` characters."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
 
 
