@@ -194,7 +194,7 @@ def _compare(
     texts = [_text(engine, draw, sizes.module_tokens) for _ in range(_NUM_MODULES)]
     modules = "".join(f'<module name="m{index}">{text}</module>' for index, text in enumerate(texts))
     engine.add_schema(f'<schema name="{name}">{modules}</schema>')
-    engine.warm(name)
+    engine.warm(name, pairs=True)
 
     def asked(indices: Sequence[int]) -> _Asked:
         question = _text(engine, draw, sizes.question_tokens)
