@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -480,6 +481,32 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_what_a_thread_of_the_parent_answers_is_refused_in_a_forked_process() -> None:
     """A service that was made before a fork says so in the child, and another one answers there."""
     assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0
+
+
+HELPED = """
+import os, torch
+from promptcache.encode import end_helping_threads
+from tests.decode.test_service import engine
+
+def num_threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(2)
+made = engine()
+end_helping_threads()
+alone = num_threads()
+torch.ones(1 << 22).add(1)
+assert num_threads() == alone + 1, "PyTorch has another OpenMP"
+with made.service():
+    assert num_threads() == alone + 1
+"""
+
+
+@pytest.mark.skipif(not [*Path(torch.__file__).parent.glob("lib/libgomp*")], reason="needs GNU's OpenMP")
+@pytest.mark.process
+def test_a_service_has_the_only_team_of_threads() -> None:
+    """The helping thread of the thread that makes a service ends, and that of the service begins."""
+    assert subprocess.run([sys.executable, "-c", HELPED], timeout=240, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("by_block", [False, True], ids=["close", "block"])

@@ -1,7 +1,5 @@
 """Conversations: each answer is that of an engine without history, over the same turns."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable
@@ -76,11 +74,11 @@ class Told:
     waits: bool
 
     @classmethod
-    def begun(cls, chat: Chat, prompt: Prompt) -> Told:
+    def begun(cls, chat: Chat, prompt: Prompt) -> "Told":
         messages = written(prompt)
         return cls(chat=chat, messages=messages, waits=bool(messages) and messages[-1]["role"] == "user")
 
-    def copied(self, chat: Chat) -> Told:
+    def copied(self, chat: Chat) -> "Told":
         return replace(self, chat=chat, messages=[*self.messages])
 
     def ask(self, text: str) -> str | None:

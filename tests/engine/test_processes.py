@@ -1,7 +1,5 @@
 """Engines of several processes or replicas on one place: encodings are shared, and killed processes do no harm."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import subprocess
@@ -38,14 +36,14 @@ def replica(tier: FileTier, record: Callable[[str], object]) -> Engine:
 
 
 @pytest.fixture
-def s3() -> Iterator[S3Server]:
+def s3() -> Iterator["S3Server"]:
     with s3_server() as server:
         server.empty()
         yield server
 
 
 @pytest.mark.parametrize("kind", ["s3", "folder"])
-def test_cold_replicas_answer_like_one_engine(kind: str, s3: S3Server, tmp_path: Path) -> None:
+def test_cold_replicas_answer_like_one_engine(kind: str, s3: "S3Server", tmp_path: Path) -> None:
     """Cold replicas get requests at once, each with its own choices of modules. A later one encodes nothing."""
     made: list[str] = []
 

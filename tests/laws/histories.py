@@ -3,8 +3,6 @@
 Its steps warm, ask, generate, evict and restart on one store. Every answer is compared with that of a fresh engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 
@@ -38,7 +36,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
 class _Histories(RuleBasedStateMachine):
     """Steps over one store; `held` has the KV that requests in flight use."""
 
-    fresh: _Fresh
+    fresh: "_Fresh"
 
     def __init__(self) -> None:
         super().__init__()

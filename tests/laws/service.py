@@ -3,8 +3,6 @@
 A service takes the same steps as an engine.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -70,11 +68,11 @@ class SchemaServer:
         )
         return answer([request], self.executor)[0].token_ids
 
-    def renewed(self, schema: CheckedSchema | None = None) -> SchemaServer:
+    def renewed(self, schema: CheckedSchema | None = None) -> "SchemaServer":
         """Return the same service with an empty store of its own, for another schema if one is given."""
         return serve(self.served.schema if schema is None else schema, self.model, self.tokenizer)
 
-    def on(self, store: Store) -> SchemaServer:
+    def on(self, store: Store) -> "SchemaServer":
         return serve(self.served.schema, self.model, self.tokenizer, store, self.executor.copies)
 
 

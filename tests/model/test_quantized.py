@@ -4,8 +4,6 @@
 imports it, which takes a second and writes to stderr.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ class Int8Weight(torch.Tensor):
     scale: torch.Tensor
 
     @staticmethod
-    def __new__(cls, codes: torch.Tensor, scale: torch.Tensor) -> Int8Weight:
+    def __new__(cls, codes: torch.Tensor, scale: torch.Tensor) -> "Int8Weight":
         made: Int8Weight = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
         return made
 
@@ -39,7 +37,7 @@ class Int8Weight(torch.Tensor):
         self.codes, self.scale = codes, scale
 
     @classmethod
-    def of(cls, weight: torch.Tensor) -> Int8Weight:
+    def of(cls, weight: torch.Tensor) -> "Int8Weight":
         scale = weight.abs().amax(dim=1, keepdim=True) / 127
         return cls((weight / scale).round().to(torch.int8), scale)
 
@@ -65,7 +63,7 @@ class ReadableInt8Weight(Int8Weight):
         return ["codes", "scale"], {"bits": 8, "kind": object()}
 
     @staticmethod
-    def __tensor_unflatten__(inner: Any, about: Any, size: Any, stride: Any) -> ReadableInt8Weight:
+    def __tensor_unflatten__(inner: Any, about: Any, size: Any, stride: Any) -> "ReadableInt8Weight":
         return ReadableInt8Weight(inner["codes"], inner["scale"])
 
 

@@ -1,7 +1,5 @@
 """The law over requests: an engine answers every request of a workload as the reference does."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -188,7 +186,7 @@ class Asked:
 
     def _expected(
         self, ask: Ask, way: Way, *, options: Resolved | None = None, turns: Sequence[ChatTurn] = ()
-    ) -> Expected:
+    ) -> "Expected":
         """Return what the engine is to answer; `options` are those of a batch, `turns` those of the chat so far."""
         plan = plan_of(self._workload, self._state, ask, way, turns)
         plan = self._chosen(promoted_plan(plan, self._promoted, ask, way, self._computed))

@@ -4,8 +4,6 @@ Each step gets its logits from a function of the tokens generated so far. So pro
 transformers, and no code of linking, history or the scheduler takes part.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -41,7 +39,7 @@ class Logits:
             token_ids = (*token_ids, int(self.after(token_ids).argmax()))
         return token_ids
 
-    def rounded(self, size: float, seed: int) -> Logits:
+    def rounded(self, size: float, seed: int) -> "Logits":
         """Return these logits with random errors up to `size` times the largest one."""
 
         def compute(token_ids: tuple[int, ...]) -> torch.Tensor:

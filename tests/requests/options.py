@@ -1,7 +1,5 @@
 """The options of a drawn request as objects: for the engine, and for the reference."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ class Resolved:
     reference: dict[str, Any]
     ends: tuple[int, ...] | None
     criteria: tuple[Criterion, ...]
-    drafter: Drafter | None
+    drafter: "Drafter | None"
 
 
 def names_places(ask: Ask) -> bool:

@@ -4,8 +4,6 @@ There are three families: selections that break one rule, wrong references and a
 XML itself are in tests/language/faults.txt only. Places are found in the finished text by expat or by a caret.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -173,7 +171,7 @@ def _put(piece: Piece, tree: PromptTree, element: etree._Element) -> InvalidProm
     return InvalidPrompt(xml=texts[""], code=piece.code, mutation=piece.name, line=line, column=column)
 
 
-def _write(draw: DrawFn, source: _Source, tree: PromptTree, broken: BrokenSelection) -> InvalidPrompt:
+def _write(draw: DrawFn, source: _Source, tree: PromptTree, broken: "BrokenSelection") -> InvalidPrompt:
     """Write a prompt that names the modules that break a rule, with all the arguments that they need."""
     filled = draw_arguments(draw, source.slots, broken.named)
     choice = PromptChoice(modules=broken.named, arguments=filled, messages=tree.choice.messages)

@@ -3,8 +3,6 @@
 All selections that nesting, unions and `required` allow are returned with it, as bit masks over the modules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -70,7 +68,7 @@ class _Choice:
 
     bit: int = 0
     needed: bool
-    parts: list[_Choice] = field(default_factory=list)
+    parts: list["_Choice"] = field(default_factory=list)
 
     def masks(self) -> list[int]:
         """Return the masks of every way to take it, and 0 where it may be left out."""

@@ -1,7 +1,5 @@
 """Strategies for conversations, and for schemas with turns and a prompt, with the conversation that they make."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, cycle
@@ -91,13 +89,13 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Module:
     is_used: bool
-    parts: tuple[Part, ...]
+    parts: tuple["Part", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
     used: int | None
-    members: tuple[tuple[Part, ...], ...]
+    members: tuple[tuple["Part", ...], ...]
 
 
 Part: TypeAlias = str | Slot | Module | Union
