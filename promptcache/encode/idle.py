@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -136,11 +137,17 @@ class IdleThread:
 def end_helping_threads() -> None:
     """End the threads of GNU's OpenMP that PyTorch started for the calling one; the next operation starts others.
 
-    While all of them together are more than the cores, they sleep after each operation, and a step of a small model
-    takes 1.6 times as long. So a thread that has computed for another one ends its own. A forked process has no threads
-    to end, and OpenMP would wait for them.
+    While those of all callers are more than the cores, they sleep after each operation, which slows the steps of small
+    models down. So a thread that has computed for another one ends its own. A forked process has none to end, and
+    OpenMP would wait for them.
     """
-    if os.getpid() != _PROCESS_ID:
-        return
-    for path in Path(torch.__file__).parent.glob("lib/libgomp*"):
-        ctypes.CDLL(str(path)).omp_pause_resource_all(_OMP_PAUSE_SOFT)
+    openmp = _openmp() if os.getpid() == _PROCESS_ID else None
+    if openmp is not None:
+        openmp.omp_pause_resource_all(_OMP_PAUSE_SOFT)
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """Return GNU's OpenMP, if it comes with PyTorch."""
+    paths = Path(torch.__file__).parent.glob("lib/libgomp*")
+    return next((ctypes.CDLL(str(path)) for path in paths), None)
