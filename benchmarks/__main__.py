@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from promptcache.model import Model
 
 _TARGETS = [each.value for each in TargetName]
+_EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DTYPES = click.Choice(["float32", "bfloat16", "float16", "float64"])
 _MODEL = click.option("--model", default="demo", show_default=True, help="demo, a model's folder, or a hub id.")
 _ANY_DTYPE = click.option(
@@ -248,7 +249,7 @@ def combinations(show: Progress, load: Callable[[], Model], repeats: int) -> Ben
 @click.option(
     "--gguf",
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_EXISTING_FILE,
     help="The same model for llama.cpp, with weights in 8 bits.",
 )
 @click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="Of weights and KV.")
@@ -344,6 +345,8 @@ def disk(
 @click.option("--tokens", metavar="N", type=click.IntRange(2), default=32, help="Tokens of the answer.")
 @number_option("--repeats", 3, "Rounds that count; some requests before them warm up.")
 @click.option("--seed", type=int, default=0, help="Seed of modules, requests and arrivals.")
+@click.option("--llama-server", type=_EXISTING_FILE, help="The program of llama.cpp, for the target llama-server.")
+@click.option("--gguf", type=_EXISTING_FILE, help="The same model for it, with weights in 8 bits.")
 def serve(
     show: Progress,
     shape: str,
@@ -362,8 +365,10 @@ def serve(
     tokens: int,
     repeats: int,
     seed: int,
+    llama_server: Path | None,
+    gguf: Path | None,
 ) -> tuple[BenchReport, Mapping[str, str]]:
-    """Many requests at once: one at a time, the scheduler, `promptcache serve` and `transformers serve`."""
+    """Many requests at once: one at a time, the scheduler, `promptcache serve` and other servers."""
     if used is not None and used > modules:
         raise click.UsageError(f"--used {used}: a schema has {modules} modules")
     from benchmarks.serving import LoadSettings, compare_serving
@@ -389,7 +394,16 @@ def serve(
         elif (folder := local_folder(model)) is None:
             raise click.UsageError(f"--model {model}: servers need the folder of a model")
         engine = Engine.from_pretrained(str(folder), device=device, dtype=dtype, pack=None)
-        setup = load_setup(engine, Path(str(folder)), sizes, Path(scratch), is_sampled=sampled, seed=seed)
+        setup = load_setup(
+            engine,
+            Path(str(folder)),
+            sizes,
+            seed=seed,
+            is_sampled=sampled,
+            scratch=Path(scratch),
+            most_clients=max(clients),
+            llama=None if llama_server is None or gguf is None else (llama_server, gguf),
+        )
         return compare_serving(setup, settings, show), {"model": model or shape, "dtype": dtype, "device": device}
 
 

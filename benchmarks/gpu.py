@@ -259,7 +259,9 @@ def _served(model: Model, sizes: Sizes, num_clients: int, num_tokens: int, repea
         answer_tokens=num_tokens,
     )
     with tempfile.TemporaryDirectory() as scratch:
-        setup = load_setup(engine, Path(scratch), load, Path(scratch), is_sampled=False, seed=0)
+        setup = load_setup(
+            engine, Path(scratch), load, seed=0, is_sampled=False, scratch=Path(scratch), most_clients=num_clients
+        )
         rounds = []
         with TARGETS[TargetName.SCHEDULER](setup) as target:
             for number in range(repeats + 1):

@@ -42,6 +42,7 @@ class TargetName(StrEnum):
     RAY = "ray"
     TRANSFORMERS = "transformers"
     TRANSFORMERS_BATCHES = "transformers-batches"
+    LLAMA = "llama-server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import http.client
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,13 +23,13 @@ _STOP_S = 30.0
 
 @contextmanager
 def server_process(words: Sequence[str], log: Path) -> Iterator[tuple[int, Callable[[], float]]]:
-    """Start a module as a server with `--port`; yield the port and a function that returns its CPU seconds.
+    """Start a program as a server with `--port`; yield the port and a function that returns its CPU seconds.
 
     These are the seconds of the process and of its children that still run. The process has as many threads of torch as
     this one, and loads its model without the network.
 
     Args:
-        words: The module and its arguments.
+        words: The program and its arguments.
         log: The file for its output.
 
     Raises:
@@ -40,9 +39,7 @@ def server_process(words: Sequence[str], log: Path) -> Iterator[tuple[int, Calla
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PROMPTCACHE_")}
     environment |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words, "--port", str(port)], stdout=output, stderr=output, env=environment
-        )
+        process = subprocess.Popen([*words, "--port", str(port)], stdout=output, stderr=output, env=environment)
     try:
         _wait_until_ready(process, port, log)
         yield port, partial(_cpu_s, psutil.Process(process.pid))

@@ -41,6 +41,7 @@ _BASES: Mapping[TargetName, TargetName] = {
     TargetName.RAY: TargetName.HTTP,
     TargetName.TRANSFORMERS: TargetName.HTTP,
     TargetName.TRANSFORMERS_BATCHES: TargetName.HTTP,
+    TargetName.LLAMA: TargetName.HTTP,
 }
 """The target that each target is compared with."""
 
@@ -126,7 +127,8 @@ _Send: TypeAlias = Callable[[TargetName, Sequence[LoadRequest]], tuple[ServedReq
 
 def compare_serving(setup: LoadSetup, settings: LoadSettings, progress: Progress = silent) -> BenchReport:
     """Measure the targets in closed loops, and at shares of the capacity that was measured there."""
-    skipped = {name: reason for name in settings.targets if (reason := missing(name)) is not None}
+    has_llama = setup.llama is not None
+    skipped = {name: reason for name in settings.targets if (reason := missing(name, has_llama=has_llama)) is not None}
     with ExitStack() as running:
         targets: dict[TargetName, Target] = {}
         for name in settings.targets:

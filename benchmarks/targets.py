@@ -1,6 +1,7 @@
 """The targets of `python -m benchmarks serve`: an engine in this process, and servers in processes of their own.
 
-All targets load the same model. CPU time of a server is that of its process and its children, without the clients.
+All targets load the same model; llama.cpp loads it from a file of its own. CPU time of a server is that of its process
+and its children, without the clients.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ _BATCHES = ("--continuous-batching", "--cb-num-blocks", "256")
 _SERVER = ("fastapi", "prometheus_client", "uvicorn")
 _SERVING = ("accelerate", "fastapi", "openai", "pydantic", "typer", "uvicorn", "transformers.cli")
 
+_MIN_SHIFTED = 64
+"""Tokens in a row that llama.cpp moves at least: fewer than a module has."""
+
 _REQUEST_S = 600.0
 _END_TOKEN = "<|endoftext|>"  # transformers adds it to the tokenizers of some model types that lack it
 
@@ -54,6 +58,8 @@ class LoadSetup:
         modules: Texts of the modules.
         is_sampled: Whether tokens are drawn; otherwise decoding is greedy.
         scratch: An empty folder for files of servers.
+        most_clients: The largest number of clients.
+        llama: The program `llama-server` and its file of the model; None if they are not given.
     """
 
     engine: Engine
@@ -62,6 +68,8 @@ class LoadSetup:
     sizes: LoadSizes
     is_sampled: bool
     scratch: Path
+    most_clients: int
+    llama: tuple[Path, Path] | None = None
 
     @property
     def schema_text(self) -> str:
@@ -80,9 +88,7 @@ class LoadSetup:
         return "".join([*modules, f" {request.text}"])
 
 
-def load_setup(
-    engine: Engine, folder: Path, sizes: LoadSizes, scratch: Path, *, is_sampled: bool, seed: int
-) -> LoadSetup:
+def load_setup(engine: Engine, folder: Path, sizes: LoadSizes, *, seed: int, **others: Any) -> LoadSetup:
     """Return a setup whose modules have random words; add its schema to the engine and encode it."""
     draw = random.Random(seed)
     made = LoadSetup(
@@ -92,8 +98,7 @@ def load_setup(
             draw_text(draw, sizes.module_tokens, engine.tokenizer.tokenize) for _ in range(sizes.num_modules)
         ),
         sizes=sizes,
-        is_sampled=is_sampled,
-        scratch=scratch,
+        **others,
     )
     engine.add_schema(made.schema_text)
     engine.warm()
@@ -209,7 +214,17 @@ def _http(setup: LoadSetup, options: Sequence[str] = ()) -> Iterator[Target]:
     shape = setup.engine.model.shape
     schema = setup.scratch / "load.xml"
     schema.write_text(setup.schema_text, encoding="utf-8")
-    words = ["promptcache", "serve", "--model", str(setup.folder), "--schema", str(schema), *options]
+    words = [
+        sys.executable,
+        "-m",
+        "promptcache",
+        "serve",
+        "--model",
+        str(setup.folder),
+        "--schema",
+        str(schema),
+        *options,
+    ]
     words += ["--dtype", str(shape.dtype).removeprefix("torch."), "--device", str(shape.device)]
     tokens = setup.sizes.answer_tokens
     fields: dict[str, Any] = {"max_tokens": tokens, "min_tokens": tokens}
@@ -230,7 +245,7 @@ def _transformers(setup: LoadSetup, options: Sequence[str] = ()) -> Iterator[Tar
     shape = setup.engine.model.shape
     folder = setup.scratch / f"endless{len(options)}"
     _copy_without_end(setup.folder, folder, {"do_sample": True, **SAMPLING} if setup.is_sampled else {})
-    words = ["transformers.cli.transformers", "serve", str(folder), *options]
+    words = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder), *options]
     words += ["--dtype", str(shape.dtype).removeprefix("torch."), "--device", str(shape.device)]
     fields = {"model": str(folder), "max_tokens": setup.sizes.answer_tokens, "stream": True}
 
@@ -238,6 +253,28 @@ def _transformers(setup: LoadSetup, options: Sequence[str] = ()) -> Iterator[Tar
         return {"prompt": setup.plain_text(request), **fields}
 
     with server_process(words, folder.with_suffix(".log")) as (port, cpu_s):
+        yield Target(lambda request: _stream(port, "/v1/completions", body(request)), cpu_s)
+
+
+@contextmanager
+def _llama(setup: LoadSetup) -> Iterator[Target]:
+    """Start the server of llama.cpp with a slot for each client; prompts are the same tokens."""
+    assert setup.llama is not None, "otherwise it is missing"
+    program, gguf = setup.llama
+    sizes, slots, threads = setup.sizes, setup.most_clients, torch.get_num_threads()
+    row_tokens = (sizes.num_used or sizes.num_modules) * (sizes.module_tokens + 8) + sizes.new_tokens + 64
+    words = [str(program), "--model", str(gguf), "--threads", str(threads), "--parallel", str(slots)]
+    words += ["--ctx-size", str(slots * (row_tokens + sizes.answer_tokens)), "--cache-reuse", str(_MIN_SHIFTED)]
+    fields: dict[str, Any] = {"max_tokens": sizes.answer_tokens, "ignore_eos": True}
+    fields |= {**SAMPLING, "top_k": 0, "min_p": 0} if setup.is_sampled else {"temperature": 0}
+    fields |= {"stream": True, "stream_options": {"include_usage": True}}
+
+    def body(request: LoadRequest) -> dict[str, Any]:
+        pieces = setup.engine.plan(setup.prompt_text(request)).pieces
+        token_ids = [token_id for piece in pieces for token_id in piece.token_ids]
+        return {"prompt": token_ids, "seed": request.seed, **fields}
+
+    with server_process(words, setup.scratch / "llama.log") as (port, cpu_s):
         yield Target(lambda request: _stream(port, "/v1/completions", body(request)), cpu_s)
 
 
@@ -295,6 +332,7 @@ TARGETS: Mapping[TargetName, TargetOpener] = {
     TargetName.RAY: partial(_http, options=["--ray"]),
     TargetName.TRANSFORMERS: _transformers,
     TargetName.TRANSFORMERS_BATCHES: partial(_transformers, options=_BATCHES),
+    TargetName.LLAMA: _llama,
 }
 """All targets, in the order of tables."""
 
@@ -307,8 +345,10 @@ _NEEDED: Mapping[TargetName, tuple[str, tuple[str, ...]]] = {
 """For each target, what installs its packages, and these."""
 
 
-def missing(name: TargetName) -> str | None:
+def missing(name: TargetName, *, has_llama: bool = False) -> str | None:
     """Return why a target cannot be measured here, or None."""
+    if name is TargetName.LLAMA and not has_llama:
+        return "needs --llama-server and --gguf"
     extra, packages = _NEEDED.get(name, ("", ()))
     for package in packages:
         if find_spec(package) is None:

@@ -72,6 +72,32 @@ def test_transformers_serve_answers_the_same_requests() -> None:
     serving("--target", "transformers", "--target", "transformers-batches", "--threads", "1")
 
 
+LLAMA_SERVER = """#!{}
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.do_GET()
+        number = asked["max_tokens"] * all(type(each) is int for each in asked["prompt"])
+        for each in {{"text": "x"}}, {{"text": ""}}:
+            event = {{"choices": [each], "usage": {{"completion_tokens": number}}}}
+            self.wfile.write(b"data: " + json.dumps(event).encode() + b"\\n")
+HTTPServer(("", int(sys.argv[-1])), Handler).serve_forever()
+"""
+
+
+def test_llama_cpp_gets_the_tokens_of_each_request(tmp_path: Path) -> None:
+    """Its server answers requests with the tokens of their modules."""
+    (server := tmp_path / "llama-server").write_text(LLAMA_SERVER.format(sys.executable))
+    server.chmod(0o755)
+
+    assert len(serving("--target", "llama-server", "--llama-server", str(server), "--gguf", str(server))) == 2
+
+
 def test_a_request_cannot_use_more_modules_than_there_are() -> None:
     """It is refused before a model is made."""
     result = CliRunner().invoke(command, ["serve", *LOAD, "--used", "3"])
