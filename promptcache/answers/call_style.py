@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from os.path import commonprefix
 from typing import Any
 
 from promptcache.diagnostics import InvalidGeneration, TemplateRefusal
-from promptcache.structured import CALL_ID, CallStyle, Elements, Tool, common_start
+from promptcache.structured import CALL_ID, CallStyle, Elements, Tool
 from promptcache.tokenizer import Before, Markup, Tokenizer
 
 _QUESTION = "TEXT0QUESTION"
@@ -84,7 +85,7 @@ def _element_style(writer: _CallWriter) -> CallStyle | None:
         joint=calls[3] if calls is not None and several else None,
         elements=replace(elements, empty_joint=empties[1] if empties is not None and several else None),
     )
-    ends = common_start(elements.between, tail, style.joint or tail)  # a text without quotes ends with it
+    ends = commonprefix([elements.between, tail, style.joint or tail])  # a text without quotes ends with it
     return style if equals and "\\" not in equals and (opening or ends) else None
 
 

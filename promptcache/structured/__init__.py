@@ -3,7 +3,7 @@
 This room never imports torch or numpy, and knows no model.
 """
 
-from promptcache.structured.call_style import CALL_ID, CallStyle, Elements, common_start
+from promptcache.structured.call_style import CALL_ID, CallStyle, Elements
 from promptcache.structured.calls import CallSplit, parse_calls
 from promptcache.structured.forced_calls import CallsOrText, ToolCalls
 from promptcache.structured.formats import (

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os.path import commonprefix
 from typing import Any
 
 from promptcache.structured.tools import Tool
@@ -88,19 +89,13 @@ class CallStyle:
         if self.tag or self.is_json:
             return (self.tag,) if self.tag else ()
         empty = self.middle if self.elements is None else self.elements.empty_tail
-        behind = common_start(self.middle, empty).strip()
+        behind = commonprefix([self.middle, empty]).strip()
         return tuple(f"{self.head.lstrip()}{name}{behind}" for name in names)
 
     def parameters(self, name: str) -> Mapping[str, Any]:
         """Return the JSON schema of the arguments of a tool; {} if it is not known."""
         found: Mapping[str, Any] = next((json.loads(e.parameters.schema) for e in self.tools if e.name == name), {})
         return found
-
-
-def common_start(*texts: str) -> str:
-    """Return the longest text with which all of several texts begin."""
-    size = next((at for at, each in enumerate(zip(*texts, strict=False)) if len({*each}) > 1), min(map(len, texts)))
-    return texts[0][:size]
 
 
 def name_behind(text: str) -> re.Pattern[str]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from os.path import commonprefix
 from typing import Any, TypeAlias
 
 from promptcache.structured.arguments import keyword, literal_value, read_json, read_json_at, typed_value
@@ -18,7 +19,6 @@ from promptcache.structured.call_style import (
     NAME_KEY,
     CallStyle,
     Elements,
-    common_start,
     lenient,
     name_behind,
 )
@@ -111,7 +111,7 @@ def _element_arguments(text: str, start: int, name: str, style: CallStyle, eleme
     schema, values = style.parameters(name), dict[str, Any]()
     properties = keyword(schema, "properties", dict)
     key, separator = re.compile(rf"{_KEY}{_equals(elements)}"), re.compile(lenient(elements.between))
-    shared = common_start(elements.between, style.tail)
+    shared = commonprefix([elements.between, style.tail])
     behind = re.compile(lenient(style.middle)).match(text, start)
     while behind is not None and (named := key.match(text, behind.end())) is not None:
         found = _value(text, named.end(), style, elements)

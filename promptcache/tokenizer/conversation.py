@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, cached_property
+from os.path import commonprefix
 from typing import Any
 
 from promptcache.diagnostics import TemplateRefusal, TextNotInPlace
@@ -159,7 +160,7 @@ class Conversations:
             if tail is not None and gap.startswith(tail):
                 return gap.removeprefix(tail)
         alone = self._tried((_U,))
-        return _common_end(gap, alone[0]) if role is _U and alone else None
+        return commonprefix([gap[::-1], alone[0][::-1]])[::-1] if role is _U and alone else None
 
     def _tried(self, roles: tuple[Role, ...]) -> tuple[str, ...]:
         try:
@@ -179,11 +180,3 @@ class Conversations:
                     ):
                         return content != _PROBE
         return False
-
-
-def _common_end(first: str, second: str) -> str:
-    """Return the longest common suffix of two texts."""
-    length = 0
-    while length < min(len(first), len(second)) and first[-1 - length] == second[-1 - length]:
-        length += 1
-    return first[len(first) - length :]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from os.path import commonprefix
 from typing import NamedTuple, TypeGuard
 
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.syntax.attributes import PATHS, SOME_PATHS, attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS, ElementType
 from promptcache.language.syntax.nodes import Whitespace
-from promptcache.language.syntax.whitespace import common_start, finish, stray_indentation
+from promptcache.language.syntax.whitespace import finish, stray_indentation
 
 _WIDTH = 120
 """Maximum line width, in characters. Longer start tags are split, and longer text moves to lines between its tags."""
@@ -235,7 +236,7 @@ def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
     """Replace the indentation that all lines share with `indent`. A first line that follows a tag has none."""
     behind_tag = lines[0] if lines[0].has_text else None
     with_text = [line.raw for line in lines if line.has_text and line is not behind_tag]
-    margin = common_start([raw[: len(raw) - len(raw.lstrip(_BLANK))] for raw in with_text])
+    margin = commonprefix([raw[: len(raw) - len(raw.lstrip(_BLANK))] for raw in with_text])
     found = []
     for line in lines:
         if not line.raw.strip(_BLANK):

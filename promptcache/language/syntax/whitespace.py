@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from os.path import commonprefix
 
 from promptcache.language.syntax.nodes import Whitespace
 
@@ -63,20 +64,11 @@ def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
         result[0] = first[leading.rindex("\n") :]
     result = [piece if piece is None else _BLANK_LINE.sub("\n", piece) for piece in result]
     # the indentation that all lines share; a line that begins at the end of a piece continues in the next one
-    margin = common_start({indent for piece in result if piece is not None for indent in _INDENT.findall(piece)})
+    margin = commonprefix([indent for piece in result if piece is not None for indent in _INDENT.findall(piece)])
     result = [piece if piece is None else piece.replace("\n" + margin, "\n") for piece in result]
     if own_line and result[0]:
         result[0] = result[0][1:]
     return result
-
-
-def common_start(texts: Collection[str]) -> str:
-    """Return the longest common prefix of all texts."""
-    first, last = min(texts, default=""), max(texts, default="")
-    common = 0
-    while common < len(first) and first[common] == last[common]:
-        common += 1
-    return first[:common]
 
 
 def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str] | None:
