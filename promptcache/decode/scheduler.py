@@ -5,7 +5,7 @@ One thread at a time uses a scheduler. `answer` runs one until all of its reques
 
 from __future__ import annotations
 
-import sys
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,6 @@ from promptcache.decode.request import Request
 from promptcache.diagnostics import BYTES_ABOVE_0, Cancelled, InvalidValue, QueueTimeout
 from promptcache.encode import CHUNK_TOKENS, Executor, Prepared, prepare
 from promptcache.rows import tail_size
-from promptcache.settings import ServiceLimits
 
 DEFAULT_BATCH_BYTES = 2**30
 """Default limit of the KV of own tokens in one batch."""
@@ -59,12 +58,15 @@ class Scheduler:
     def __init__(
         self,
         executor: Executor,
-        limits: ServiceLimits,
         *,
+        max_rows: int = 1,
+        step_tokens: int = CHUNK_TOKENS,
+        tail_bytes: int = DEFAULT_BATCH_BYTES,
+        queue_timeout_s: float = math.inf,
         observer: ServiceObserver | None = None,
         fetches_apart: bool = False,
     ) -> None:
-        """Create a scheduler without jobs.
+        """Create a scheduler without jobs; its limits are fields of `ServiceLimits`.
 
         Args:
             observer: Gets the times of steps and of waiting.
@@ -72,12 +74,13 @@ class Scheduler:
                 gets its KV in the step that admits it.
         """
         self._executor = executor
-        self._limits = limits
+        self._max_rows, self._step_tokens = max_rows, step_tokens
+        self._tail_bytes, self._queue_timeout_s = tail_bytes, queue_timeout_s
         self._observer = observer or ServiceObserver()
         self.decoder = Decoder(executor, self._observer)
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
-        num_threads = min(limits.max_rows, _MAX_THREADS)
+        num_threads = min(max_rows, _MAX_THREADS)
         self._threads = ThreadPoolExecutor(num_threads, "promptcache-fetch") if fetches_apart else None
 
     @property
@@ -101,7 +104,7 @@ class Scheduler:
 
         One row alone needs few of them, which are recorded when it does.
         """
-        if self._executor.graphs is not None and self._limits.max_rows > 1:
+        if self._executor.graphs is not None and self._max_rows > 1:
             with self._executor.activity:
                 self._executor.graphs.record_all()
 
@@ -116,7 +119,7 @@ class Scheduler:
             if self._fetching:
                 self._fetch()
             if self.decoder.running:
-                self.decoder.step(self._limits.step_tokens)
+                self.decoder.step(self._step_tokens)
                 return True
             return bool(self._fetching or self._waiting)
 
@@ -134,7 +137,7 @@ class Scheduler:
         now = time.perf_counter()
         for job in tuple(self._waiting):
             waited = now - job.submitted
-            if job.is_cancelled or waited > self._limits.queue_timeout_s:
+            if job.is_cancelled or waited > self._queue_timeout_s:
                 self._waiting.remove(job)
                 timeout = QueueTimeout(f"the request waited {waited:.0f} s for other requests; try again later")
                 self._end(job, Cancelled("the request was cancelled") if job.is_cancelled else timeout)
@@ -148,8 +151,8 @@ class Scheduler:
             (tail_size(job.num_tokens) for job in tuple(self._waiting)),
             len(active),
             sum(tail_size(job.num_tokens) for job in active),
-            self._limits.max_rows,
-            self._limits.tail_bytes // self._executor.model.shape.token_bytes,
+            self._max_rows,
+            self._tail_bytes // self._executor.model.shape.token_bytes,
         )
         for _ in range(count):
             job = self._waiting.popleft()
@@ -260,14 +263,8 @@ def answer(
     rows = [row for request in requests for row in request.copies(request.options.num_return_sequences)]
     if not rows:
         return ()
-    limits = ServiceLimits(
-        max_rows=len(rows),
-        step_tokens=CHUNK_TOKENS,
-        tail_bytes=batch_bytes,
-        queue_timeout_s=sys.float_info.max,
-    )
     jobs = [job_of(row, partial(listen, index), executor) for index, row in enumerate(rows)]
-    scheduler = Scheduler(executor, limits)
+    scheduler = Scheduler(executor, max_rows=len(rows), tail_bytes=batch_bytes)
     for job in jobs:
         scheduler.add(job)
     try:

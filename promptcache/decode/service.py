@@ -70,7 +70,9 @@ class Service(Unpicklable):
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
         self._requests = requests
-        self._loop = _Loop(Scheduler(requests.executor, self.limits, observer=observer, fetches_apart=True))
+        names = ("max_rows", "step_tokens", "tail_bytes", "queue_timeout_s")
+        own = {name: getattr(self.limits, name) for name in names}
+        self._loop = _Loop(Scheduler(requests.executor, **own, observer=observer, fetches_apart=True))
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
         # if a thread is inside torch.
         self._end = weakref.finalize(self, self._loop.close)

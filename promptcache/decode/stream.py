@@ -18,7 +18,6 @@ from promptcache.decode.scheduler import Scheduler
 from promptcache.diagnostics import Cancelled, Unpicklable
 from promptcache.encode import Executor
 from promptcache.locks import new_rlock
-from promptcache.settings import ServiceLimits
 from promptcache.structured import Parsed
 
 
@@ -76,7 +75,7 @@ class Stream(AnswerStream[Parsed], Iterator[str]):
         self._reading = new_rlock()
 
     def _generate(self, executor: Executor, on_end: Callable[[Completion], None] | None) -> Generator[str]:
-        scheduler = Scheduler(executor, ServiceLimits(max_rows=1))
+        scheduler = Scheduler(executor)
         scheduler.add(self._job)
         try:
             while self.completion is None:
