@@ -19,7 +19,7 @@ from promptcache.diagnostics import InvalidGeneration
 from promptcache.encode import Executor, Prepared
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Origin, Piece
-from promptcache.model import logits_processors, needs_processors, stopping_criteria
+from promptcache.model import logits_processors, stopping_criteria
 from promptcache.options import Options
 from promptcache.rows import Recalled
 
@@ -88,11 +88,8 @@ def job_of(request: Request, listener: Listener, executor: Executor) -> Job:
         raise InvalidGeneration(
             "'num_return_sequences' above 1 works in generate() and generate_batch(); elsewhere ask several times"
         )
-    processors: Sequence[Callable[..., torch.Tensor]] = ()
-    sampling = options
-    if needs_processors(options, model):
-        processors = logits_processors(options, model, request.plan.tokens.used_ids, request.max_new_tokens)
-        sampling = Options(do_sample=options.is_sampled)
+    processors = logits_processors(options, model, request.plan.tokens, request.max_new_tokens)
+    sampling = Options(do_sample=options.is_sampled) if processors else options
     generator = torch.Generator()
     if options.seed is not None:
         generator.manual_seed(options.seed)

@@ -18,6 +18,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, MaxTimeCriteria
 
 from promptcache.diagnostics import InvalidGeneration, first_line, instance
+from promptcache.layout import RequestTokens
 from promptcache.model.model import Model, token_tensor
 from promptcache.options import (
     CACHING,
@@ -62,10 +63,10 @@ def read_options(keywords: OptionKeywords, model: Model, end_ids: Sequence[int] 
     config = given.pop("generation_config", None)
     if config is not None:
         _CONFIG.check("generation_config", config, InvalidGeneration)
+        tell_unused(config, "generation_config")
     named = checked_options(given)
     if "eos_token_id" in named and named["eos_token_id"] is None:
         named["eos_token_id"] = ()  # no end
-    tell_unused(config, "generation_config")
     from_config = {name: value for name, value in _said(config).items() if name in _DEFAULTS and name not in CACHING}
     if "max_new_tokens" in named or "max_new_tokens" in from_config:
         from_config.pop("max_length", None)  # as in transformers, where the number of new tokens wins
@@ -88,15 +89,6 @@ def read_options(keywords: OptionKeywords, model: Model, end_ids: Sequence[int] 
             f"logit_bias has token {wrong}, and the model has tokens 0 to {model.num_known_tokens - 1}"
         )
     return options
-
-
-def needs_processors(options: Options, model: Model) -> bool:
-    """Whether an option, or a setting of the model that this library does not know, needs logits processors."""
-    if any(option.is_processed and getattr(options, name) != DEFAULTS[name] for name, option in OPTIONS.items()):
-        return True
-    known = {*OPTIONS, *WITHOUT_EFFECT, *CACHING, *FORCED, "eos_token_id"}
-    said = _said(model.hf.generation_config)
-    return any(name in _DEFAULTS and name not in known and value != _DEFAULTS[name] for name, value in said.items())
 
 
 def tell_unused(config: object, whose: str) -> None:
@@ -133,24 +125,32 @@ def _said(config: object) -> dict[str, Any]:
 
 
 def logits_processors(
-    options: Options, model: Model, prompt_ids: Sequence[int], max_new_tokens: int
+    options: Options, model: Model, tokens: RequestTokens, max_new_tokens: int
 ) -> LogitsProcessorList:
     """Return the processors that options ask for; samplers' filters included.
 
-    Each takes tokens `[1, T]` and scores `[1, V]`, and returns scores.
+    There are none if rows implement all options, and this library knows all settings of the model. Each takes tokens
+    `[1, T]` and scores `[1, V]`, and returns scores.
 
     Args:
-        prompt_ids: All tokens of the prompt.
+        tokens: Those of the prompt.
         max_new_tokens: Maximum number of tokens of the answer.
 
     Raises:
         InvalidGeneration: transformers does not take the options.
     """
+    known, said = {*OPTIONS, *WITHOUT_EFFECT, *CACHING, *FORCED}, _said(model.hf.generation_config)
+    if not (
+        any(option.is_processed and getattr(options, name) != DEFAULTS[name] for name, option in OPTIONS.items())
+        or any(name in _DEFAULTS and name not in known and value != _DEFAULTS[name] for name, value in said.items())
+    ):
+        return LogitsProcessorList()
     named = {name: getattr(options, name) for name, option in OPTIONS.items() if option.is_configured}
     chosen = {name: value for name, value in named.items() if value is not None}
     if not options.is_sampled:  # transformers refuses a temperature of 0
         chosen |= {"do_sample": False, "temperature": 1.0}
     chosen |= {**FORCED, "stop_strings": None, "eos_token_id": list(options.end_ids) or None}
+    prompt_ids = tokens.used_ids
     chosen |= {"max_new_tokens": max_new_tokens, "max_length": len(prompt_ids) + max_new_tokens}
     hf: Any = model.hf
     prompt = token_tensor(prompt_ids, model.device)
