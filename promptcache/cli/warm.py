@@ -69,6 +69,7 @@ def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, e
         with suppress(EnvironmentMissing):  # there is none yet
             entries = store_entries(open_folder(engine.store))
     loaded = replace(engine, memory=0).load()  # KV that is kept need not stay in memory
+    loaded.store.probe()  # before anything is encoded
     reports, lines, faults = [], list[str](), list[str]()
     with progress() as show:
         for schema in checked:

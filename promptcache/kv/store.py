@@ -196,7 +196,11 @@ class Store(Unpicklable):
             TierUnavailable: One cannot.
         """
         for tier in self.blob_tiers:
-            tier.probe()
+            try:
+                tier.probe()
+            except TierUnavailable as fault:
+                message = f"{fault}; make it writable, or name another place"
+                raise TierUnavailable(message, fault.reason) from fault
 
     def delete(self, key: str) -> None:
         """Delete `key` in every tier. Requests that use its KV keep it.

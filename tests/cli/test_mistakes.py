@@ -165,7 +165,7 @@ CASES = """
 3m | warm travel.xml --store travel.xml | is not a folder
 2  | warm travel.xml --store x --limit many | 'many' is no size
 2m | warm travel.xml --store memory://x --limit 1GB | only folders have a limit
-3m | warm travel.xml --store travel.xml/kept | ; name another place
+3m | warm travel.xml --store travel.xml/kept | , or name another place
 3m | warm travel.xml --store ~nobody-here/x | no such user here
 3  | cache ls --store nowhere | does not exist
 3  | cache ls --store travel.xml | is not a folder

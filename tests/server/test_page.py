@@ -558,7 +558,7 @@ def test_the_first_token_is_compared_with_plain_prefill(visit: Callable[..., Any
     rows = [row.split("\t") for row in page.locator("#times tr").all_inner_texts()]
 
     assert [each["reuse"] for each in bodies] == [True, True, False]
-    assert rows[0] == ["step", "With reuse, ms", "Plain prefill, ms"]
+    assert rows[0] == ["step", "With reuse, ms", "Ordinary prefill, ms"]
     assert [row[0] for row in rows[1:]] == ["plan", "fetch", "prefill", "decode", "to the first token"]
     for column in (1, 2):
         steps = [float(row[column]) for row in rows[1:]]

@@ -28,7 +28,7 @@ function milliseconds(value) {
 /** Show the usage and times of an answer, beside those of ordinary prefill if there are any. */
 export function showResults(ours, plain) {
   $("finish").textContent = ours.finish === "length" ? "The answer reached the limit of tokens." : "";
-  const rows = [["With reuse", ours], ...(plain ? [["Plain prefill", plain]] : [])]
+  const rows = [["With reuse", ours], ...(plain ? [["Ordinary prefill", plain]] : [])]
     .map(([name, { cache }]) => ({ name, ttft: 1000 * cache.timing.ttft_s, ...steps(cache) }));
   const total = (row) => STEPS.reduce((sum, each) => sum + row[each], 0);
   const longest = Math.max(...rows.map(total));
@@ -50,7 +50,7 @@ export function showResults(ours, plain) {
   const isSame = plain && plain.text === ours.text;
   $("same").textContent = !plain
     ? "Compare with ordinary prefill to see the same prompt computed without any reuse."
-    : `Plain prefill: the same tokens at the same positions, nothing reused. ${isSame ? "The answer is the same." : `Its answer: ${plain.text}`} `
+    : `Ordinary prefill: the same tokens at the same positions, nothing reused. ${isSame ? "The answer is the same." : `Its answer: ${plain.text}`} `
       + "Each was measured once, after the answer above; press again for other measurements.";
   showReuse(ours);
   $("results").hidden = false;
