@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Generic, Self
 
 from promptcache.answers import IncrementalText, TokenLogprobs, whole_text
 from promptcache.decode.completion import Completion
-from promptcache.decode.job import job_of
+from promptcache.decode.job import Job, job_of
 from promptcache.decode.request import Request
 from promptcache.decode.scheduler import Scheduler
 from promptcache.diagnostics import Cancelled, Unpicklable
@@ -54,8 +54,8 @@ class Stream(AnswerStream[Parsed], Iterator[str]):
 
     The pieces are those of the answer. `reasoning` is the reasoning before it, as far as it was generated.
 
-    The thread that reads a stream computes its pieces, and the request begins with the first one. Closing or deleting a
-    stream stops the generation.
+    The thread that reads a stream computes its pieces, and the request begins with the first one. A stream that is
+    closed or dropped generates nothing more; history keeps the KV of one that is closed.
     """
 
     def __init__(
@@ -69,42 +69,52 @@ class Stream(AnswerStream[Parsed], Iterator[str]):
         """
         request.options.check_stream()
         super().__init__(request)
-        self._items: deque[int | TokenLogprobs | Completion | BaseException] = deque()
-        self._job = job_of(request, self._items.append, executor)
-        self._pieces = self._generate(executor, on_end)
+        items = deque[int | TokenLogprobs | Completion | BaseException]()
+        self._job = job_of(request, items.append, executor)
+        self._scheduler = Scheduler(executor)
+        self._answer = _answer(self._job, items, self._scheduler)
+        self._on_end = on_end
         self._reading = new_rlock()
-
-    def _generate(self, executor: Executor, on_end: Callable[[Completion], None] | None) -> Generator[str]:
-        scheduler = Scheduler(executor)
-        scheduler.add(self._job)
-        try:
-            while self.completion is None:
-                while not self._items:
-                    scheduler.step()
-                item = self._items.popleft()
-                if isinstance(item, BaseException):
-                    raise item
-                if isinstance(item, Completion):
-                    self.completion = item
-                    if on_end is not None:
-                        on_end(item)
-                if piece := self._piece(item):
-                    yield piece
-        finally:
-            scheduler.fail_all(Cancelled("the stream was closed"))
 
     def __next__(self) -> str:
         with self._reading:
-            return next(self._pieces)
+            while True:
+                item = next(self._answer)
+                if isinstance(item, Completion):
+                    self.completion = item
+                    if self._on_end is not None:
+                        self._on_end(item)
+                if piece := self._piece(item):
+                    return piece
 
     def close(self) -> None:
         """Stop generating and discard the unread text. A thread that reads it gets `Cancelled`."""
         self._job.is_cancelled = True
-        with suppress(ValueError):  # another thread reads it, or a function that it calls closes it
-            self._pieces.close()
+        if self._reading.acquire(blocking=False):
+            with suppress(ValueError), closing(self._answer):  # a function that is called while it is read closes it
+                self._scheduler.fail_all(Cancelled("the stream was closed"))
+            self._reading.release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def _answer(
+    job: Job, items: deque[int | TokenLogprobs | Completion | BaseException], scheduler: Scheduler
+) -> Generator[int | TokenLogprobs | Completion]:
+    """Yield the tokens of a job, then its completion, which its listener puts into `items`.
+
+    Nothing is to be done if it is dropped: the garbage collector may do that while the thread holds any lock.
+    """
+    scheduler.add(job)
+    item: object = None
+    while not isinstance(item, Completion):
+        while not items:
+            scheduler.step()
+        item = items.popleft()
+        if isinstance(item, BaseException):
+            raise item
+        yield item

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 import itertools
 import pickle
 import queue
@@ -88,7 +89,7 @@ def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> Non
 
 
 def test_a_stream_is_generated_as_it_is_read(engine: Engine) -> None:
-    """A piece costs the tokens up to it. What is closed or dropped keeps the KV that it computed, and nothing more."""
+    """A piece costs the tokens up to it. What is closed keeps the KV that it computed, and nothing more."""
     seen: list[int] = []
     options: dict[str, Any] = {"max_new_tokens": 1_000, "eos_token_id": [], "do_sample": False}
     stops = [lambda input_ids, _scores: bool(seen.append(input_ids.shape[1]))]
@@ -106,6 +107,22 @@ def test_a_stream_is_generated_as_it_is_read(engine: Engine) -> None:
 
     assert len(seen) == 2 * num_seen
     assert engine.generate(PROMPT, **GREEDY).usage.num_history_tokens > 0
+
+
+def test_a_dropped_stream_is_freed_at_once_and_by_the_collector(engine: Engine) -> None:
+    """It is in no cycle, which at exit would abort PyTorch. In one of the caller, it takes no lock while it is freed."""
+    streams = [engine.stream(PROMPT, **GREEDY) for _ in range(2)]
+    known = [weakref.ref(each) for each in streams if next(each)]
+    streams[0].own = streams[0]  # type: ignore[attr-defined] # a cycle
+    gc.disable()
+    del streams
+    assert [each() is None for each in known] == [False, True]
+    history = engine._executor.history
+    assert history is not None
+    with history._lock:
+        gc.enable()
+        gc.collect()
+    assert known[0]() is None
 
 
 def test_a_stream_is_closed_by_another_thread(engine: Engine) -> None:
