@@ -231,8 +231,10 @@ class _Loop:
                         self._changed.notify_all()
         finally:
             with self._changed:
-                self.state = state
-                reason = "worker_dead" if state is ServiceState.DEAD else "draining"
-                self.scheduler.fail_all(ServiceClosed(f"the service has ended: {reason}", reason))
+                self.state = state  # no job is added from now on
+            reason = "worker_dead" if state is ServiceState.DEAD else "draining"
+            # Without the lock: listeners may take one of the caller, who may hold it and submit.
+            self.scheduler.fail_all(ServiceClosed(f"the service has ended: {reason}", reason))
+            with self._changed:
                 self._is_idle = True
                 self._changed.notify_all()

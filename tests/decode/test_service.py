@@ -526,6 +526,28 @@ def test_a_closed_service_ends_everything(by_block: bool, service: Service) -> N
     assert service.counts.tail_bytes == 0
 
 
+def test_a_listener_waits_for_a_thread_that_submits(service: Service) -> None:
+    """Also at the end, no lock of the service is held while listeners are called."""
+    ended: list[bool] = []
+    request = service.request(PROMPTS[2], max_new_tokens=3000, do_sample=False)
+
+    def submit() -> None:
+        with pytest.raises(ServiceClosed):
+            service.submit_request(request, listen)
+
+    def listen(item: object) -> None:
+        if isinstance(item, ServiceClosed):
+            other = threading.Thread(target=submit)
+            other.start()
+            other.join(10)
+            ended.append(not other.is_alive())
+
+    service.submit_request(request, listen)
+    service.close()
+
+    assert ended == [True]
+
+
 def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed step fails the requests in it. Three in a row end the service."""
     step, failures = Batch.step, [1]
